@@ -33,7 +33,7 @@ examples.register()  # as this file is imported: before tests are, and before --
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of this tree."""
+    """Add the options of this tree."""
     parser.addoption("--golden", action="store_true", help="write tests/golden/resources.json anew after the run")
     parser.addoption("--exhaustive", action="store_true", help="also run the tests that take a quarter of an hour each")
     parser.addoption(
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keeps the garbage collector from walking over all modules and tests again and again.
+    """Keep the garbage collector from walking over all modules and tests again and again.
 
     Parsing and translating PTX makes many objects: with a heap of this size 0.36 s of it became 0.20 s (2026-11-23).
     """
@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes the golden file, or says what it lacks."""
+    """Write the golden file, or say what it lacks."""
     golden = config.stash[_GOLDEN]
     if config.getoption("--golden"):
         terminalreporter.write_line(f"{compiled.FILE.name}: {golden.write()} translation units")
@@ -90,7 +90,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def machine_code() -> Iterator[None]:
-    """Binaries with machine code, for the few tests that look at it."""
+    """Provide binaries with machine code, for the few tests that look at it."""
     with pytest.MonkeyPatch.context() as patch:  # a test may undo what its own has changed
         patch.setattr(compiling, "_remembered", compiled.whole_unit)
         compiled.whole_unit.cache_clear()

@@ -64,7 +64,7 @@ class Task:
     precision: str = "default"
 
     def sources(self, arch: Arch) -> Iterator[Source]:
-        """The translation units of the launches of the kernel chosen for ``arch``."""
+        """Yield the translation units of the launches of the kernel chosen for ``arch``."""
         problem = packed(self.m, self.n, self.k, ALL[self.dtype], layouts=self.layouts)
         problem = replace(problem, precision=self.precision)
         pointers = (Pointer(name, 256) for name in ("A", "B", "C", "D", "workspace", "counter"))
@@ -79,7 +79,7 @@ def _aligned(extent: int) -> int:
 
 
 def tasks() -> Iterator[Task]:
-    """All products, the quick groups first."""
+    """Yield all products, the quick groups first."""
     for m, n, k in _ODD:
         for dtype in ("bfloat16", "float16"):
             yield Task("odd", m, n, k, dtype)
@@ -95,7 +95,7 @@ def tasks() -> Iterator[Task]:
 
 
 def measure(task: Task, flush: Any, torch: Any) -> dict[str, Any]:
-    """Microseconds of both, and the largest error over its bound."""
+    """Return microseconds of both, and the largest error over its bound."""
     kind = getattr(torch, task.dtype)
     torch.backends.cuda.matmul.allow_tf32 = task.precision == "tf32"
     a, b = random_operands((task.m, task.n, task.k), task.dtype, task.layouts)
@@ -126,7 +126,7 @@ def measure(task: Task, flush: Any, torch: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures all products until the time is over."""
+    """Measure all products until the time is over."""
     import torch  # noqa: PLC0415 — the usage needs no GPU
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

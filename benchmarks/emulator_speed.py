@@ -101,7 +101,10 @@ class Product:
     excess: Callable[[Array], float]
 
     def seconds(self, repeats: int) -> dict[bool, list[float]]:
-        """Of each run but the first, without and with the search for races; raises where it is wrong or has hazards."""
+        """Time each run but the first, without and with the search for races.
+
+        Raise where it is wrong or has hazards.
+        """
         found: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(repeats + 1):
             for races, times in found.items():
@@ -109,7 +112,7 @@ class Product:
         return {races: times[1:] for races, times in found.items()}
 
     def once(self, *, races: bool) -> float:
-        """Seconds of processor time of one run."""
+        """Return seconds of processor time of one run."""
         d = self.arrays["D"]
         d.view(np.uint8)[...] = 0xFF
         memory = emulator.Memory()
@@ -124,19 +127,19 @@ class Product:
 
 
 def matrices(size: int, dtype: type[np.generic]) -> dict[str, Array]:
-    """Random A and B, and D."""
+    """Return random A and B, and D."""
     rng = np.random.default_rng(0)
     return {name: rng.uniform(-1, 1, (size, size)).astype(dtype) for name in "ABD"}
 
 
 def checked(arrays: dict[str, Array]) -> Callable[[Array], float]:
-    """``excess`` of a product of A and B."""
+    """Return ``excess`` of a product of A and B."""
     answer, bound = (of(arrays["A"], arrays["B"]) for of in (reference.answer, reference.bound))
     return lambda d: reference.excess(d, answer, bound)
 
 
 def simple(name: str, source: str, size: int, tile: int) -> Product:
-    """A square product in float32 by a kernel above, whose 256 threads make a square tile."""
+    """Return a square product in float32 by a kernel above, whose 256 threads make a square tile."""
     arrays = matrices(size, np.float32)
     text = compile_ptx(Source(name, name, source), "sm_90")
 
@@ -148,7 +151,7 @@ def simple(name: str, source: str, size: int, tile: int) -> Product:
 
 
 def hgemm(size: int = 512) -> Product:
-    """A rung of the ladder."""
+    """Return a rung of the ladder."""
     arrays, arch = matrices(size, np.float16), get("h200")
     problem = half_product(size, size, size)
     rung = next(rung for rung in HGEMM if rung.name == "multistage")
@@ -163,7 +166,7 @@ def hgemm(size: int = 512) -> Product:
 
 
 def persistent() -> Product:
-    """An example for Hopper."""
+    """Return an example for Hopper."""
     sys.path.append(str(EXAMPLES))
     from hopper import run as hopper  # noqa: PLC0415 — examples are no package
 

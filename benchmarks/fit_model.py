@@ -26,7 +26,7 @@ _WORST = 10
 
 
 def main() -> None:
-    """Fits, prints, and writes where it is asked to."""
+    """Fit, print, and write where it is asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("records", type=Path, nargs="+")
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _read(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[Arch, list[Found[Any]]]:
-    """The GPU and the problems of the records; ends with a message where there are none."""
+    """Return the GPU and the problems of the records; ends with a message where there are none."""
     try:
         arch, found = arches.get(args.arch), MODELS[args.model].read(args.records)
     except (MatmillError, OSError) as error:

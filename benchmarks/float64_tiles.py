@@ -49,7 +49,7 @@ class Shape:
     layouts: str = "nn"
 
     def problem(self) -> Gemm:
-        """The problem, with the alignment that rows or columns have."""
+        """Return the problem, with the alignment that rows or columns have."""
         a, b = ((self.k, 1), (self.n, 1))
         if self.layouts[0] == "t":
             a = (1, self.m)
@@ -96,7 +96,7 @@ _OF_TILES = tuple(production for production in PRODUCTION if production.kernel.e
 
 
 def extra(problem: Gemm) -> Iterator[Kernel[Gemm]]:
-    """The tiles that no product is given, for a problem that they are tried on."""
+    """Yield the tiles that no product is given, for a problem that they are tried on."""
     aligned = min(problem.a_align, problem.b_align, problem.d_align) == VECTOR_BYTES
     by_rows = problem.a_row_col[1] == problem.b_row_col[1] == 1  # one layout: each has code of its own to compile
     if aligned and by_rows and min(problem.m, problem.n, problem.k) >= _LARGE:
@@ -106,14 +106,14 @@ def extra(problem: Gemm) -> Iterator[Kernel[Gemm]]:
 
 
 def kernels(problem: Gemm, arch: Arch) -> list[Kernel[Gemm]]:
-    """All kernels that are timed for a problem: those of tiles. The inner kernel has a search of its own."""
+    """Return all kernels that are timed for a problem: those of tiles. The inner kernel has a search of its own."""
     tried = [kernel for production in _OF_TILES for kernel in production.legal(problem, arch)]
     tried += (kernel for kernel in extra(problem) if kernel.why_not(problem, arch) is None)
     return [kernel for kernel in tried if kernel.workspace(problem) <= MOST_SCRATCH]
 
 
 def compile_all(shapes: tuple[Shape, ...], arch: Arch, workers: int) -> None:
-    """Compiles what all shapes take, in processes of their own."""
+    """Compile what all shapes take, in processes of their own."""
     with KernelCompiler(arch.target, workers) as compiler:
         for shape in shapes:
             compiler.order(kernels(shape.problem(), arch), F64)
@@ -121,7 +121,7 @@ def compile_all(shapes: tuple[Shape, ...], arch: Arch, workers: int) -> None:
 
 
 def record(shape: Shape, arch: Arch, seconds: dict[str, float]) -> dict[str, Any]:
-    """One row of the record."""
+    """Return one row of the record."""
     problem = shape.problem()
     library = seconds.pop(LIBRARY, None)
     return {
@@ -137,7 +137,7 @@ def record(shape: Shape, arch: Arch, seconds: dict[str, float]) -> dict[str, Any
 
 
 def line(row: dict[str, Any]) -> str:
-    """What is printed of a row: rates in TFLOP/s of the best, the chosen and torch.mm."""
+    """Return what is printed of a row: rates in TFLOP/s of the best, the chosen and torch.mm."""
     seconds = {name: value for name, value in row["seconds"].items() if name != LIBRARY}
     flops = 2e-12 * row["m"] * row["n"] * row["k"]
     best = min(seconds, key=seconds.__getitem__)
@@ -151,7 +151,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Compiles, measures, prints, and writes the record."""
+    """Compile, measure, print, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     parser.add_argument("--seconds", type=float, default=80.0, help="begin no problem later (default: 80)")

@@ -65,7 +65,7 @@ _LARGE = 2048
 
 
 def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
-    """The grid: squares and slabs to fit on, random shapes (odd ones among them) to judge by."""
+    """Return the grid: squares and slabs to fit on, random shapes (odd ones among them) to judge by."""
     found: list[tuple[Gemm, bool]] = []
     for dtype in dtypes:
         shapes = [*((n, n, n) for n in _SQUARES), *_SLABS, *((*_SKINNY, *_ODD) if dtype.itemsize == 2 else ())]
@@ -82,7 +82,7 @@ def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
 
 
 def _packed(m: int, n: int, k: int, dtype: DType) -> Gemm:
-    """The problem of packed matrices, with the alignment that their rows have."""
+    """Return the problem of packed matrices, with the alignment that their rows have."""
     if dtype.itemsize == 2:
         return half_product(m, n, k, dtype)
     a_align, b_align = (gcd(16, columns * dtype.itemsize) for columns in (k, n))
@@ -104,7 +104,7 @@ class _Candidate:
 
 
 def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
-    """The kernels of tiles with every configuration that is legal for the problem, the model's choice first."""
+    """Return the kernels of tiles with every configuration that is legal for the problem, the model's choice first."""
     found: dict[str, _Candidate] = {}
     for production in PRODUCTION:
         if production.kernel.entry in {"gemm", "hgemm"}:
@@ -125,7 +125,7 @@ def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
 
 
 def _extra(problem: Gemm) -> Iterator[Config]:
-    """The tiles of the list without split-K, unaligned matrices repacked."""
+    """Yield the tiles of the list without split-K, unaligned matrices repacked."""
     pads = unaligned(problem)
     for shape in _EXTRA:
         config = with_vector_widths(shape, problem, pads)
@@ -133,7 +133,7 @@ def _extra(problem: Gemm) -> Iterator[Config]:
 
 
 def main() -> None:
-    """Measures the grid and writes the record."""
+    """Measure the grid and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)

@@ -37,13 +37,13 @@ _EXTENT = 8192
 
 
 def main_loop(found: Code) -> tuple[str, ...]:
-    """The loop with the most HMMA."""
+    """Return the loop with the most HMMA."""
     loops = [found.lines[start : end + 1] for start, end in found.loops()]
     return max(loops, key=lambda loop: sum("HMMA" in line for line in loop))
 
 
 def fmas_per_clock(arch: Arch) -> float:
-    """FMAs per SM and clock, float16 with float32 sums.
+    """Count the FMAs per SM and clock, float16 with float32 sums.
 
     Raises :class:`~matmill.errors.ArgumentError` for a GPU whose rate is not known.
     """
@@ -56,7 +56,7 @@ def fmas_per_clock(arch: Arch) -> float:
 
 
 def row(config: Config, used: Resources, count: Counter[str], arch: Arch) -> str:
-    """One row of the table: counts per warp and k-tile, clocks per k-tile of a block."""
+    """Return one row of the table: counts per warp and k-tile, clocks per k-tile of a block."""
     warps = threads(config) // 32
     copies = count["LDGSTS"] + count["STS"]  # without cp.async they go through registers
     others = count.total() - count["HMMA"] - count["LDSM"] - copies
@@ -91,7 +91,7 @@ HEAD = (
 
 
 def table(arch: Arch, tool: str) -> list[str]:
-    """The table's rows."""
+    """Return the table's rows."""
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
     n = _EXTENT
     packed, transposed = (n, 1), (1, n)
@@ -103,7 +103,7 @@ def table(arch: Arch, tool: str) -> list[str]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="h200")
     arguments = parser.parse_args()

@@ -67,12 +67,12 @@ COUNTS = (1, 2, 3, 4, 16, 64, 256)
 
 
 def packed(array: Array) -> str:
-    """The bytes of an array as text."""
+    """Return the bytes of an array as text."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
 
 
 def unpacked(text: str, dtype: np.dtype[Any] | type[np.generic]) -> Array:
-    """The elements of :func:`packed`, in one dimension."""
+    """Return the elements of :func:`packed`, in one dimension."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype)
 
 
@@ -88,7 +88,7 @@ class Product:
 
 
 def operands(product: Product) -> tuple[Array, Array, Array]:
-    """A [64][k], B [N][k] and C [64][N] (float32) of a product."""
+    """Return a [64][k], B [N][k] and C [64][N] (float32) of a product."""
     rng = np.random.default_rng([product.seed, product.count, NUMBERS.index(product.numbers)])
     dtype = FORMATS[product.form][1]
     k = 32 * product.count // dtype.itemsize
@@ -116,7 +116,7 @@ def _elements(rng: np.random.Generator, product: Product, shape: tuple[int, int]
 
 
 def products() -> Iterator[Product]:
-    """All products that are recorded."""
+    """Yield all products that are recorded."""
     for form in FORMATS:
         for count in COUNTS:
             for numbers in NUMBERS:
@@ -125,7 +125,7 @@ def products() -> Iterator[Product]:
 
 
 def source(entry: str, operand: str = "matmill::Half", **constants: int) -> Source:
-    """The translation unit of all probes; products are of ``operand``."""
+    """Return the translation unit of all probes; products are of ``operand``."""
     config = Config.of(**{"N": N, "A_REGISTERS": 0, **constants})
     body = FILE.read_text(encoding="utf-8")
     text = f'{config.cxx()}\n#include "matmill/ptx/wgmma.cuh"\nusing Operand = {operand};\n#include "{FILE.name}"\n'
@@ -152,7 +152,7 @@ class Device:
         operand: str = "matmill::Half",
         **constants: int,
     ) -> dict[str, Array]:
-        """Launches an entry point with maps of some arrays, pointers to the others, and numbers; gives all arrays."""
+        """Launch an entry point with maps of some arrays, pointers to the others, and numbers; give all arrays."""
         binary = binary or compile_source(source(entry, operand, **constants), TARGET)
         with ExitStack() as stack:
             held = {name: stack.enter_context(self.gpu.upload(array, name)) for name, array in arrays.items()}
@@ -167,7 +167,7 @@ class Device:
             return {name: held[name].download(array.shape, array.dtype) for name, array in arrays.items()}
 
     def product(self, product: Product, *, shift: int = 0, base: int = 0) -> Array:
-        """The product's bits (uint32[64][N])."""
+        """Return the product's bits (uint32[64][N])."""
         a, b, d = operands(product)
         width = 32 * product.count
         maps = [
@@ -202,7 +202,7 @@ class Question:
 
 
 def wgmma_bits() -> Iterator[Question]:
-    """All products: their bits."""
+    """Yield all products: their bits."""
 
     def ask(device: Device, product: Product) -> dict[str, Any]:
         return {"bits": packed(device.product(product))}
@@ -212,7 +212,7 @@ def wgmma_bits() -> Iterator[Question]:
 
 
 def base_offsets() -> Iterator[Question]:
-    """Whether a product is the same where A's tile starts ``shift`` bytes behind a multiple of 1024."""
+    """Tell whether a product is the same where A's tile starts ``shift`` bytes behind a multiple of 1024."""
     product = Product("float16", 4, "normal", a_registers=False, seed=1)
 
     def ask(device: Device, shift: int, base: int) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _boxes() -> Iterator[tuple[str, dict[str, Any], Array, tuple[int, int]]]:
 
 
 def boxes() -> Iterator[Question]:
-    """What each box leaves in shared memory, and at which expected bytes its barrier's phase ended."""
+    """Yield what each box leaves in shared memory, and at which expected bytes its barrier's phase ended."""
 
     def ask(device: Device, fields: dict[str, Any], matrix: Array, first: tuple[int, int]) -> dict[str, Any]:
         size, strides = matrix.dtype.itemsize, fields.get("element_strides", (1, 1))
@@ -282,7 +282,7 @@ def boxes() -> Iterator[Question]:
 
 
 def _random_map(rng: np.random.Generator) -> TensorMap:
-    """A map, valid more often than not: each field is drawn apart, now and then beyond its limit."""
+    """Return a map, valid more often than not: each field is drawn apart, now and then beyond its limit."""
     element = str(rng.choice(sorted(ELEMENTS)))
     size, rank = ELEMENTS[element].itemsize, int(rng.integers(1, 6))
     swizzle, interleave = (int(x) for x in (rng.choice([0, 32, 64, 128]), rng.choice([0, 0, 0, 16, 32])))
@@ -308,7 +308,7 @@ def _random_map(rng: np.random.Generator) -> TensorMap:
 
 
 def _chosen_maps() -> Iterator[TensorMap]:
-    """Maps of one dimension, and small ones of two: each type, swizzle, and some widths of the box."""
+    """Yield maps of one dimension, and small ones of two: each type, swizzle, and some widths of the box."""
     for element, kind in ELEMENTS.items():
         for swizzle in (0, 32, 64, 128):
             for nbytes in (8, 16, 32, 48, 64, 128, 256):
@@ -320,7 +320,7 @@ def _chosen_maps() -> Iterator[TensorMap]:
 
 
 def _by_driver(tensor: TensorMap, strides: Sequence[int]) -> str | None:
-    """The driver's first 64 bytes in hexadecimal, or None where it refuses."""
+    """Return the driver's first 64 bytes in hexadecimal, or None where it refuses."""
     from cuda.bindings import driver  # noqa: PLC0415 — only GPU users need it
 
     def named(name: str, size: int, prefix: str = "") -> Any:
@@ -348,7 +348,7 @@ def _by_driver(tensor: TensorMap, strides: Sequence[int]) -> str | None:
 
 
 def _disagreements(device: Device, maps: Iterable[TensorMap]) -> dict[str, Any]:
-    """How many maps were compared and how many both take, and those on which driver and matmill differ."""
+    """Say how many maps were compared and how many both take, and those on which driver and matmill differ."""
     found: list[dict[str, Any]] = []
     count = taken = 0
     with device.gpu.within():
@@ -368,7 +368,7 @@ def _disagreements(device: Device, maps: Iterable[TensorMap]) -> dict[str, Any]:
 
 
 def maps() -> Iterator[Question]:
-    """Maps that driver and matmill encode or judge differently."""
+    """Yield maps that driver and matmill encode or judge differently."""
     rng = np.random.default_rng(7)
     drawn = [_random_map(rng) for _ in range(4000)]
     yield Question({"maps": "random"}, lambda device: _disagreements(device, drawn))
@@ -376,7 +376,10 @@ def maps() -> Iterator[Question]:
 
 
 def addresses() -> Iterator[Question]:
-    """Mapped addresses of clusters, per block its own and those of all, 32 bits and generic; the lane of elect.sync."""
+    """Yield mapped addresses of clusters, per block its own and those of all, 32 bits and generic.
+
+    The lane of elect.sync.
+    """
 
     def mapped(device: Device, size: int) -> dict[str, Any]:
         words = device.run("mapped_addresses", {"words": np.zeros(64 * size, np.uint64)}, cluster=size)["words"]
@@ -394,7 +397,7 @@ def addresses() -> Iterator[Question]:
 
 
 def barriers() -> Iterator[Question]:
-    """Answers of test_wait by arrivals and parity, and the nanoseconds of try_wait by its hint."""
+    """Return the answers of test_wait by arrivals and parity, and the nanoseconds of try_wait by its hint."""
 
     def parities(device: Device) -> dict[str, Any]:
         bits = int(device.run("parity_answers", {"answers": np.zeros(1, np.uint32)})["answers"][0])
@@ -411,7 +414,7 @@ def barriers() -> Iterator[Question]:
 
 
 def ignored(code: Path | None) -> Iterator[Question]:
-    """What copies of 64 bytes with so many ignored ones leave, and whether their phase ended at the expected bytes."""
+    """Yield what copies of 64 bytes with so many ignored ones leave, and whether the expected bytes end their phase."""
 
     def ask(device: Device, expected: int, left: int, right: int) -> dict[str, Any]:
         binary = compile_source(source("ignored_bytes"), TARGET)
@@ -432,7 +435,7 @@ def ignored(code: Path | None) -> Iterator[Question]:
 
 
 def answers(section: str, code: Path | None) -> list[dict[str, Any]]:
-    """All answers of a section. A process that faults is followed by one that starts at the next question."""
+    """Return all answers of a section. A process that faults is followed by one that starts at the next question."""
     found: list[dict[str, Any]] = []
     while True:
         command = [sys.executable, __file__, "--section", section, "--first", str(len(found))]
@@ -451,7 +454,7 @@ def answers(section: str, code: Path | None) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Asks everything, each section in processes of its own, and writes the file."""
+    """Ask everything, each section in processes of its own, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--out", type=Path, help="the JSON file to write")

@@ -49,7 +49,7 @@ _WORK, _MOST_CALLS = 2e-3, 50
 
 
 def timed(torch: Any, call: Callable[[], object], seconds: float) -> Callable[[], float]:
-    """A timer of one call: of as many as take about two milliseconds, between two events."""
+    """Return a timer of one call: of as many as take about two milliseconds, between two events."""
     count = min(max(int(_WORK / seconds), 1), _MOST_CALLS)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -65,12 +65,12 @@ def timed(torch: Any, call: Callable[[], object], seconds: float) -> Callable[[]
 
 
 def launching(prepared: Any, frame: Any) -> Callable[[], object]:
-    """A call that launches what a frame holds."""
+    """Return a call that launches what a frame holds."""
     return lambda: prepared(*frame.calls[0])
 
 
 def calls(torch: Any, device: GPU, m: int, n: int, k: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """torch.mm and each kernel on the same matrices; raises where a kernel's result is not cuBLAS's."""
+    """Yield torch.mm and each kernel on the same matrices; raises where a kernel's result is not cuBLAS's."""
     a, b = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
     wanted = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     yield "torch.mm", lambda: torch.mm(a, b.t(), out=wanted)

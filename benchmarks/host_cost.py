@@ -51,31 +51,31 @@ class StandInTensor:
         self._address = next(_ADDRESSES)
 
     def is_contiguous(self) -> bool:
-        """Always."""
+        """Tell that it always is."""
         return True
 
     def stride(self) -> tuple[int, ...]:
-        """In elements."""
+        """Give the strides in elements."""
         return self._strides
 
     def data_ptr(self) -> int:
-        """Some address."""
+        """Return some address."""
         return self._address
 
     def get_device(self) -> int:
-        """Always the first."""
+        """Give the first device always."""
         return 0
 
     def is_neg(self) -> bool:
-        """Never lazily negated."""
+        """Tell that it never is lazily negated."""
         return False
 
     def is_inference(self) -> bool:
-        """Never made in inference mode."""
+        """Tell that it never was made in inference mode."""
         return False
 
     def new_empty(self, shape: Any, dtype: str = "float32") -> StandInTensor:
-        """A result; torch's takes about a microsecond."""
+        """Return a result; torch's takes about a microsecond."""
         return StandInTensor(shape if isinstance(shape, tuple) else (shape,), dtype)
 
 
@@ -101,7 +101,7 @@ def _stand_in_torch() -> ModuleType:
 
 
 def _stand_in_gpu() -> gpu.GPU:
-    """A GPU whose driver is a C function that returns its first argument's low half, which is made 0."""
+    """Return a GPU whose driver is a C function that returns its first argument's low half, which is made 0."""
     library = ctypes.CDLL(None)
     device = object.__new__(gpu.GPU)
     nothing = library["abs"]
@@ -143,7 +143,7 @@ def _profile(call: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Prints one line per product and way of calling."""
+    """Print one line per product and way of calling."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true", help="where the time of each call goes")
     profile = parser.parse_args().profile
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def _calls(rand: Callable[[tuple[int, ...]], Any], *, torch_too: bool) -> dict[str, dict[str, Callable[[], object]]]:
-    """Ways of calling each operation on arrays that ``rand`` makes."""
+    """Return ways of calling each operation on arrays that ``rand`` makes."""
     found: dict[str, dict[str, Callable[[], object]]] = {}
     for name, (m, n, k) in _SHAPES.items():
         a, b, out = rand((m, k)), rand((k, n)), rand((m, n))

@@ -33,19 +33,19 @@ _SIZES = (32, 64, 128, 256, 512, 1024)
 
 
 def launches(arch: Arch) -> list[tuple[int, int]]:
-    """(GS, BS): the paper's feasible ones, and those with half and with twice as many blocks."""
+    """Return (GS, BS): the paper's feasible ones, and those with half and with twice as many blocks."""
     resident = arch.sms * arch.threads_per_sm
     return sorted({(resident // bs * part // 2, bs) for bs in _SIZES for part in (1, 2, 4)})
 
 
 def kernel_for(problem: Gemm, arch: Arch, gs: int, bs: int) -> Kernel[Gemm]:
-    """PHVM launched so."""
+    """Return PHVM launched so."""
     (rung,), _ = launched([PHVM], {"GS": gs, "BS": bs})
     return rung.kernel_for(problem, arch)
 
 
 def measure(gpu: GPU, problem: Gemm, seed: int) -> list[dict[str, float]]:
-    """The curve of one product; ends the program where a result is wrong."""
+    """Return the curve of one product; ends the program where a result is wrong."""
     matrices = InnerMatrices(problem, seed)
     kernels = {(gs, bs): kernel_for(problem, gpu.arch, gs, bs) for gs, bs in launches(gpu.arch)}
     operands = matrices.operands(max(kernel.workspace(problem) for kernel in kernels.values()))
@@ -65,7 +65,7 @@ def measure(gpu: GPU, problem: Gemm, seed: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Measures the cases and writes a file for each."""
+    """Measure the cases and write a file for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--cases", nargs="+", default=["MTX1", "MTX2", "MTX3"], help=f"among {', '.join(CASES)}")

@@ -55,7 +55,7 @@ HEAD = (
 
 
 def asked(m: int, n: int, dtype: str, layout: str, *, odd: bool) -> Gemm:
-    """A product of about ELEMENTS elements; where ``odd``, rows have an odd pitch."""
+    """Return a product of about ELEMENTS elements; where ``odd``, rows have an odd pitch."""
     k = ELEMENTS // (m + n) // 256 * 256 + odd
     if layout == "gram":
         return gram_of(inner_product(m, m, k, ALL[dtype]))
@@ -76,7 +76,7 @@ class Pass:
 
     @classmethod
     def of(cls, problem: Gemm, config: Config) -> Pass:
-        """Of a configuration."""
+        """Count those of a configuration."""
         threads = groups(config)
         terms = config["BK"] * k_groups(config) or config["U"] * config["V"] * threads
         alone = config["GRAM"] and config["DOWN"] == 1
@@ -89,12 +89,18 @@ class Pass:
 
 
 def fills(line: str) -> bool:
-    """Whether an instruction copies zeros for what is not there: it is named so, or (nvdisasm 13.5) has a predicate."""
+    """Tell whether an instruction copies zeros for what is not there.
+
+    It is named so, or (nvdisasm 13.5) has a predicate.
+    """
     return _FILLS.search(line) is not None
 
 
 def instructions(found: Code, one: Pass) -> Counter[str]:
-    """Of a thread in one pass through the main loop: that with the most FMAs, and whole copies alone."""
+    """Count the instructions of a thread in one pass through the main loop.
+
+    That with the most FMAs, and whole copies alone.
+    """
 
     def size(loop: tuple[int, int]) -> tuple[int, int, int]:
         lines = found.lines[loop[0] : loop[1] + 1]
@@ -112,7 +118,7 @@ def instructions(found: Code, one: Pass) -> Counter[str]:
 
 
 def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:
-    """Counts of the launch that does the work, by one block."""
+    """Return counts of the launch that does the work, by one block."""
     short = replace(problem, k=k)
     if problem.a_row_col[1] == 1:  # rows packed, and aligned as they were
         k_pitch = ceil_div(k, 256) * 256 + problem.k % 2
@@ -137,7 +143,7 @@ def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:
 
 
 def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
-    """One row of the table."""
+    """Return one row of the table."""
     kernel = choose_from(CANDIDATES, problem, arch).kernel
     config, size = kernel.config, problem.dtype.itemsize
     binary, found = compiled(kernel, problem.dtype, arch.target, tool)
@@ -196,7 +202,7 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", nargs="+", default=list(ALL), choices=list(ALL))
     parser.add_argument("--layouts", nargs="+", default=["row", "column", "gram"])

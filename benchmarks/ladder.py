@@ -44,7 +44,7 @@ SEED = 20261120
 
 
 def main() -> None:
-    """Runs what the arguments ask for and writes one file per run."""
+    """Run what the arguments ask for and write one file per run."""
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     if any((args.gpu, args.hgemm, args.memory, args.inner, args.transpose_add)):
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; see the module's docstring."""
+    """Return the command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--gpu", type=int, nargs="+", default=[], metavar="N", help="measure the SGEMM ladder at N")
@@ -94,7 +94,7 @@ def arguments() -> argparse.Namespace:
 
 
 def record_measured(args: argparse.Namespace) -> None:
-    """Runs on the GPU."""
+    """Run on the GPU."""
     for n in args.gpu:
         record(args.out, measure("sgemm", SGEMM, square(n), None, seed=SEED))
     for name, n in product(args.hgemm, args.sizes):
@@ -111,25 +111,25 @@ def record_measured(args: argparse.Namespace) -> None:
 
 
 def emulated_sgemm() -> Iterator[Outcome]:
-    """The SGEMM ladder with the counters of every source line."""
+    """Yield the SGEMM ladder with the counters of every source line."""
     yield emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True)
 
 
 def emulated_halves() -> Iterator[Outcome]:
-    """The hgemm ladder and the production kernel in both element types."""
+    """Yield the hgemm ladder and the production kernel in both element types."""
     for dtype in HALVES.values():
         yield emulate("hgemm", LADDERS["hgemm"].rows, half_product(*hgemm.EMULATED, dtype), get("h200"), seed=SEED)
 
 
 def emulated_transpose_add() -> Iterator[Outcome]:
-    """The transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
+    """Yield the transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
     for dtype in (BF16, F32):
         asked = transpose_add_problem(*EMULATED, dtype)
         yield emulate("transpose_add", LADDERS["transpose_add"].rows, asked, get("h200"), seed=SEED)
 
 
 def emulated_inner() -> Iterator[Outcome]:
-    """The inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
+    """Yield the inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
     problem = inner_product(3, 3, EMULATED_K)
     rungs, said = for_emulator(LADDERS["inner"].rows)
     found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
@@ -145,12 +145,12 @@ EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
 
 
 def square(n: int) -> Gemm:
-    """The product of two n by n matrices."""
+    """Return the product of two n by n matrices."""
     return Gemm(m=n, n=n, k=n)
 
 
 def record(folder: Path, outcome: Outcome) -> None:
-    """Writes ``outcome`` as ``<ladder>_<arch or emulated>_<problem>.json``."""
+    """Write ``outcome`` as ``<ladder>_<arch or emulated>_<problem>.json``."""
     where = "emulated" if outcome.on == "emulator" else outcome.arch.name
     path = folder / f"{outcome.ladder}_{where}_{name_of(outcome)}.json"
     path.write_text(pretty(outcome.as_dict()) + "\n", encoding="utf-8")
@@ -159,7 +159,7 @@ def record(folder: Path, outcome: Outcome) -> None:
 
 
 def name_of(outcome: Outcome) -> str:
-    """N of a square product, k of the inner ladder's, x's sizes of a transpose_add, with what else tells them apart."""
+    """Name a record's sizes: N of a square, k of the inner ladder's, x's sizes, with what else tells them apart."""
     p = outcome.problem
     if isinstance(p, Geam):
         return f"{p.n}x{p.m}_{p.dtype.name}"
@@ -172,7 +172,7 @@ def name_of(outcome: Outcome) -> str:
 
 
 def pretty(record: dict[str, Any]) -> str:
-    """JSON with one line per row, baseline and source line, so that a change shows as a small difference."""
+    """Return JSON with one line per row, baseline and source line, so that a change shows as a small difference."""
     long: dict[str, Sequence[Any]] = {key: record[key] for key in ("rows", "baselines")}
     short = {key: value for key, value in record.items() if key not in long}
     parts = [f'"{key}": {json.dumps(value)}' for key, value in short.items()]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Writes every page and draws every picture."""
+    """Write every page and draw every picture."""
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
     halves = hgemm_page(HGEMM, recorded(results, "hgemm"), remarks(results, "hgemm"))

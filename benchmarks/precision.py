@@ -19,7 +19,7 @@ RANGES = {"either sign": -1.0, "positive": 0.0}
 
 
 def errors(k: int, least: float, precision: str) -> tuple[float, float]:
-    """Mean and largest error, signed toward zero where negative, over the sizes of terms, in units of 2^-24."""
+    """Return mean and largest error, signed toward zero where negative, over the sizes of terms, in units of 2^-24."""
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(least, 1, shape).astype(ml_dtypes.bfloat16) for shape in ((SIDE, k), (k, SIDE)))
     found = matmill.matmul(a, b, out_dtype="float32", precision=precision, executor="emulator")
@@ -30,7 +30,7 @@ def errors(k: int, least: float, precision: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     print("| k | numbers | default: mean, largest | high: mean, largest |\n|---|---|---|---|")
     for k in LENGTHS:
         for name, least in RANGES.items():

@@ -28,7 +28,7 @@ _ROWS, _PRODUCTS = 24, 48
 
 
 def drawn(count: int, seed: int) -> Iterator[tuple[Gemm, str]]:
-    """So many problems with the layouts of A and B: n for rows, t for columns that are contiguous."""
+    """Yield so many problems with the layouts of A and B: n for rows, t for columns that are contiguous."""
     draw = random.Random(seed)  # noqa: S311 — sizes, no secrets
 
     def size(most: float) -> int:
@@ -49,7 +49,7 @@ def drawn(count: int, seed: int) -> Iterator[tuple[Gemm, str]]:
 
 
 def excess(asked: tuple[Gemm, str]) -> float:
-    """The largest error over its bound, of a product of fresh matrices; infinite where a second run differs."""
+    """Return the largest error over its bound, of a product of fresh matrices; infinite where a second run differs."""
     import torch  # noqa: PLC0415 — the usage needs no GPU
 
     problem, layouts = asked
@@ -72,7 +72,7 @@ def excess(asked: tuple[Gemm, str]) -> float:
 
 
 def main() -> None:
-    """Runs as many products as there is time for, by several processes: choosing and compiling takes longest."""
+    """Run as many products as there is time for, by several processes: choosing and compiling takes longest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="products, default %(default)s")
     parser.add_argument("--seconds", type=float, default=90, help="when to stop, default %(default)s")

@@ -31,7 +31,7 @@ _TASK_SECONDS = 2.0
 
 
 def main() -> int:
-    """Starts the cases, then the ranks."""
+    """Start the cases, then the ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, help="processes (default: as many as there are GPUs, else 2)")
     parser.add_argument("--out", type=Path, required=True, help="the record, JSON")
@@ -87,7 +87,7 @@ def _cases(ranks: int, backend: str, out: Path, environment: dict[str, str]) -> 
 
 
 def _start(ranks: int, backend: str, args: argparse.Namespace, environment: dict[str, str]) -> None:
-    """The ranks, which write the record; whoever is left after the time given is ended."""
+    """Start the ranks, which write the record; whoever is left after the time given is ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -116,7 +116,7 @@ def _start(ranks: int, backend: str, args: argparse.Namespace, environment: dict
 
 
 def _rank(args: argparse.Namespace) -> int:
-    """One rank: the tasks that the record lacks, in time."""
+    """Return one rank: the tasks that the record lacks, in time."""
     import torch  # noqa: PLC0415 — not in the process that starts the ranks
     import torch.distributed as dist  # noqa: PLC0415 — see above
 
@@ -169,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    """At once: a run that is ended leaves a whole record."""
+    """Write at once: a run that is ended leaves a whole record."""
     whole = path.with_suffix(".part")
     whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     whole.replace(path)

@@ -37,7 +37,7 @@ WHY = {
 
 
 def metrics(ncu: str) -> list[str]:
-    """The emulator's metrics, those that this ncu has, and all that it has for cp.async."""
+    """Return the emulator's metrics, those that this ncu has, and all that it has for cp.async."""
     listed = subprocess.run([ncu, "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
     names = [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
     # Counts that ncu makes by patching the code are in none of its lists.
@@ -49,7 +49,7 @@ def metrics(ncu: str) -> list[str]:
 
 
 def profile(ncu: str, ladder: str, names: str, order: Path) -> list[dict[str, object]]:
-    """Every rung with what ncu counts for it."""
+    """Return every rung with what ncu counts for it."""
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", names]
     script = Path(__file__).with_name("launches.py")
     command += [sys.executable, str(script), "gemm", "--ladder", ladder, "--workers", "0", "--out", str(order)]
@@ -74,7 +74,7 @@ def profile(ncu: str, ladder: str, names: str, order: Path) -> list[dict[str, ob
 
 
 def merged(runs: list[list[dict[str, object]]]) -> list[dict[str, object]]:
-    """One row per rung: ``metrics`` that all runs agree on, and ``varying`` ones with the value of each run."""
+    """Return one row per rung: ``metrics`` that all runs agree on, and ``varying`` ones with the value of each run."""
     rows = []
     for same in zip(*runs, strict=True):
         every: list[dict[str, int]] = [row["metrics"] for row in same]
@@ -86,7 +86,7 @@ def merged(runs: list[list[dict[str, object]]]) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Profiles all rungs and writes the golden file."""
+    """Profile all rungs and write the golden file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ladder", choices=("sgemm", "hgemm"), required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -118,14 +118,14 @@ _CLASSES: tuple[tuple[str, tuple[str, ...], tuple[tuple[int, int, int], ...], in
 
 
 def tasks() -> Iterator[Task]:
-    """Every problem, class by class."""
+    """Yield every problem, class by class."""
     for kind, dtypes, sizes, batch, layouts in _CLASSES:
         yield from (Task(kind, *size, ALL[name], batch, layouts) for name in dtypes for size in sizes)
     yield from _random()
 
 
 def _random() -> Iterator[Task]:
-    """Products of any size, alone and in batches, whose k is short for at least half of them."""
+    """Yield products of any size, alone and in batches, whose k is short for at least half of them."""
     draw = random.Random(_SEED)  # noqa: S311 — sizes, no secrets
 
     def size(low: float, high: float) -> int:
@@ -167,7 +167,7 @@ def drawn(count: int, seed: int) -> Iterator[Task]:
 
 
 def kernels(problem: Gemm, arch: Arch, each: int, every: str) -> list[Kernel[Gemm]]:
-    """The chosen kernel, and of every production kernel the ``each`` configurations that are predicted to be fastest.
+    """Return the chosen kernel, and of each other one the ``each`` configurations that are predicted to be fastest.
 
     Of the kernel called ``every`` all configurations.
     """
@@ -220,21 +220,24 @@ class Measurement:
         return self.torch.finfo(getattr(self.torch, self.task.dtype.accumulator.name))
 
     def _some(self, matrices: Any) -> Any:
-        """The checked rows of the checked products."""
+        """Return the checked rows of the checked products."""
         return matrices[self.rows] if self.of is None else matrices[self.of][:, self.rows]
 
     def excess(self, d: Any) -> float:
-        """The largest error over its limit in the checked rows; infinite where D has a number that is not finite."""
+        """Return the largest error over its limit in the checked rows.
+
+        Infinite where D has a number that is not finite.
+        """
         error = ((self._some(d).double() - self.expected).abs() / self.limit).max().item()
         return float(error) if bool(self.torch.isfinite(d).all()) else float("inf")
 
     def error(self, d: Any) -> float:
-        """The root of the mean square error over that of the results."""
+        """Return the root of the mean square error over that of the results."""
         difference = self._some(d).double() - self.expected
         return float((difference.square().mean() / self.expected.square().mean()).sqrt())
 
     def run(self, wanted: list[Kernel[Gemm]]) -> dict[str, Any]:
-        """Seconds of each configuration, of the library and of moving the bytes, and the errors of the first and it."""
+        """Give the seconds of each configuration, the library and moving the bytes, and errors of the first and it."""
         problem, torch = self.task.problem, self.torch
         most = max(kernel.workspace(problem) for kernel in wanted)
         workspace = torch.empty(most + 16, device="cuda", dtype=torch.uint8)
@@ -278,7 +281,7 @@ class Measurement:
 
 
 def main() -> None:
-    """Measures all problems until the time is over."""
+    """Measure all problems until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the record, written after each problem")
     parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")

@@ -18,7 +18,7 @@ from matmill.bench.environment import describe
 
 
 def main() -> None:
-    """Emulates every product and writes the record."""
+    """Emulate every product and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file")
     arguments = parser.parse_args()

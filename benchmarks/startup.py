@@ -38,7 +38,7 @@ print(time.perf_counter() - t)
 
 
 def milliseconds(script: str, cache: Path) -> float:
-    """What a script in a fresh process says it took."""
+    """Return what a script in a fresh process says it took."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_TREE), "MATMILL_CACHE_DIR": str(cache)}
     environment.pop("MATMILL_CACHE", None)
     words = [sys.executable, "-c", script]
@@ -47,7 +47,7 @@ def milliseconds(script: str, cache: Path) -> float:
 
 
 def measure(repeats: int) -> dict[str, float]:
-    """Medians of ``repeats`` runs of each of the three."""
+    """Return medians of ``repeats`` runs of each of the three."""
     taken: dict[str, list[float]] = {"import_ms": [], "cold_compile_ms": [], "cached_compile_ms": []}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def measure(repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints and, with --out, records."""
+    """Measure, print and, with --out, record."""
     parser = argparse.ArgumentParser(description="Time import, cold compile and cached compile.")
     parser.add_argument("--repeats", type=int, default=5, help="fresh processes of each (default 5)")
     parser.add_argument("--out", type=Path, help="write the figures and the environment to this JSON file")

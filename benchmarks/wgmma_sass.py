@@ -31,13 +31,13 @@ _PRODUCT = 32
 
 
 def consumers_loop(found: Code) -> tuple[str, ...]:
-    """The shortest loop that has products in it: that over k-steps, in which a failed wait branches away."""
+    """Return the shortest loop that has products in it: that over k-steps, in which a failed wait branches away."""
     loops = [found.lines[start : end + 1] for start, end in found.loops()]
     return min((loop for loop in loops if any("HGMMA" in line for line in loop)), key=len)
 
 
 def row(shape: Shape, tool: str) -> dict[str, Any]:
-    """What is counted of one tile."""
+    """Return what is counted of one tile."""
     problem = packed(_EXTENT, _EXTENT, _EXTENT, BF16, "column")
     config = configured(shape, problem, get("h200"))
     binary, found = compiled(WGMMA.with_config(config), BF16, get("h200").target, tool)
@@ -58,7 +58,7 @@ def row(shape: Shape, tool: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints the table, and records it where ``--out`` says so."""
+    """Print the table, and record it where ``--out`` says so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file")
     arguments = parser.parse_args()

@@ -82,7 +82,7 @@ class Task:
 
 
 def tasks() -> Iterator[Task]:
-    """Every problem, the more telling ones first: bfloat16 in both layouts, then float16."""
+    """Yield every problem, the more telling ones first: bfloat16 in both layouts, then float16."""
     shapes = [*((n, n, n) for n in (*SQUARES, *STRADDLING)), *RECTANGLES, *ODD]
     for dtype in (BF16, F16):
         for layout in ("column", "row"):
@@ -90,7 +90,7 @@ def tasks() -> Iterator[Task]:
 
 
 def configs_of(problem: Gemm) -> list[Config]:
-    """The legal configurations that are predicted to be fast, and the extra ones of large problems."""
+    """Return the legal configurations that are predicted to be fast, and the extra ones of large problems."""
     arch = get("h200")
     found = _fast(problem, [config for config in space(problem, arch) if _is_legal(problem, config)])
     if min(problem.m, problem.n) >= LARGE // 2:
@@ -107,7 +107,7 @@ def _is_legal(problem: Gemm, config: Config) -> bool:
 
 
 def _fast(problem: Gemm, configs: list[Config]) -> list[Config]:
-    """Those within WITHIN of the least predicted time; of squares on the page all."""
+    """Return those within WITHIN of the least predicted time; of squares on the page all."""
     if problem.dtype is BF16 and problem.m == problem.n == problem.k and problem.k in PAGE:
         return configs
     seconds = [explain(problem, config, get("h200")).seconds for config in configs]
@@ -116,13 +116,13 @@ def _fast(problem: Gemm, configs: list[Config]) -> list[Config]:
 
 
 def _large(config: Config) -> bool:
-    """Whether it is one of the two largest tiles, without anything special."""
+    """Tell whether it is one of the two largest tiles, without anything special."""
     special = config["EXCHANGED"] + config["PINGPONG"] + config["CLUSTER_M"] + config["CLUSTER_N"] - 2
     return not special and config["BM"] * config["BN"] == 128 * 256
 
 
 def sources(problem: Gemm, configs: Sequence[Config]) -> Iterator[Source]:
-    """The translation units of all launches."""
+    """Yield the translation units of all launches."""
     a, b, d, workspace = (Pointer(name, 256) for name in ("A", "B", "D", "workspace"))
     operands = GemmOperands(a, b, d, d, workspace=workspace)
     for config in configs:
@@ -131,7 +131,7 @@ def sources(problem: Gemm, configs: Sequence[Config]) -> Iterator[Source]:
 
 
 def compile_all(todo: Sequence[Task]) -> int:
-    """Compiles what the tasks need into the cache; the number of translation units."""
+    """Compile what the tasks need into the cache, and count the translation units."""
     needed = (one for task in todo for one in sources(task.problem, configs_of(task.problem)))
     return compile_sources(needed, get("h200").target)
 
@@ -162,14 +162,17 @@ class Measurement:
         self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
 
     def excess(self) -> float:
-        """The largest error over its limit in the checked rows; infinite where D as a whole is far from torch's."""
+        """Return the largest error over its limit in the checked rows.
+
+        Infinite where D as a whole is far from torch's.
+        """
         error = ((self.d[self.rows].double() - self.expected).abs() / self.limit).max().item()
         size = self.whole.abs().clip(min=float(self.task.k) ** 0.5)
         apart = ((self.d.float() - self.whole).abs() / size).max().item()
         return error if apart <= _TOLERANCE else float("inf")
 
     def run(self, configs: Sequence[Config]) -> dict[str, float]:
-        """Seconds of each configuration and of the library."""
+        """Return seconds of each configuration and of the library."""
         problem, torch = self.task.problem, self.torch
         room = max(WGMMA.with_config(config).workspace(problem) for config in configs)
         workspace = torch.empty(room + 16, device="cuda", dtype=torch.uint8)
@@ -197,7 +200,7 @@ class Measurement:
 
 
 def main() -> None:
-    """Measures what the record does not have yet, until the time is over."""
+    """Measure what the record does not have yet, until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the record, which is gone on with where it exists")
     parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
@@ -226,7 +229,7 @@ def main() -> None:
 
 
 def _short(name: str) -> str:
-    """The tile of a configuration in a few characters."""
+    """Return the tile of a configuration in a few characters."""
     c = dict(word.split("=") for word in name.split())
     tile = f"{c['BM']}x{c['BN']}" + ("p" if c["PINGPONG"] == "1" else "") + f"/{c['STAGES']}"
     cluster = f" {c['CLUSTER_M']}x{c['CLUSTER_N']}" if c["CLUSTER_M"] + c["CLUSTER_N"] != "11" else ""

@@ -18,7 +18,7 @@ AXES = 10
 
 
 def main() -> None:
-    """Computes, compares with NumPy in float64, and prints what came out."""
+    """Compute, compare with NumPy in float64, and print what came out."""
     digits = load_digits()
     x = (digits.data - digits.data.mean(axis=0)).astype(np.float32)
 

@@ -29,7 +29,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def k_means(x: Matrix, rounds: int, times: Product, inner: Product) -> tuple[NDArray[np.intp], Matrix]:
-    """Groups and centres after Lloyd's algorithm from the first images as centres, for at most so many rounds."""
+    """Give groups and centres after Lloyd's algorithm from the first images as centres, for at most so many rounds."""
     centres = x[:GROUPS].copy()
     groups = np.full(len(x), -1)
     for _ in range(rounds):
@@ -44,7 +44,7 @@ def k_means(x: Matrix, rounds: int, times: Product, inner: Product) -> tuple[NDA
 
 
 def main() -> None:
-    """Groups the digits by matmill and by NumPy, compares, and prints what came out."""
+    """Group the digits by matmill and by NumPy, compare, and print what came out."""
     parser = argparse.ArgumentParser(description="k-means on handwritten digits, through matmill")
     parser.add_argument("--images", type=int, help="take this many images alone")
     parser.add_argument("--rounds", type=int, default=50)

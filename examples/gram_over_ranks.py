@@ -17,7 +17,7 @@ ROWS, COLUMNS = 100_000, 16
 
 
 def main() -> None:
-    """Computes it with and without gathering, and compares."""
+    """Compute it with and without gathering, and compare."""
     rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.device_count() >= ranks
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")

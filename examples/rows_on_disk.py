@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 def main() -> None:
-    """Writes the file where there is none, computes, compares with what the file was made of."""
+    """Write the file where there is none, compute, compare with what the file was made of."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=2e5, help="of the file, if it is written (default: 2e5)")
     parser.add_argument("--file", type=Path, help="a .npy file to keep, or to read again (default: a temporary one)")
@@ -63,14 +63,14 @@ def main() -> None:
 
 
 def recipe() -> tuple[Array, Array, Array, float]:
-    """What every file is made of: how factors mix, means of features, coefficients, and the target's offset."""
+    """Return what every file is made of: how factors mix, means of features, coefficients, and the target's offset."""
     random = np.random.default_rng(16)
     mixing = random.normal(size=(FACTORS, FEATURES))
     return mixing, random.uniform(-3, 3, FEATURES), random.uniform(-1, 1, FEATURES), 7.0
 
 
 def write(file: Path, rows: int) -> None:
-    """The file, a million rows at a time."""
+    """Write the file, a million rows at a time."""
     mixing, means, coefficients, offset = recipe()
     random = np.random.default_rng(0)
     with file.open("wb") as to:
@@ -88,7 +88,7 @@ def write(file: Path, rows: int) -> None:
 
 
 def gram_of(file: Path, client: Client) -> tuple[int, Array, Array]:
-    """Rows, what was subtracted of each column, and the Gram matrix of the columns with ones beside them."""
+    """Return rows, what was subtracted of each column, and the Gram matrix of the columns with ones beside them."""
     x = matmill.dask.from_npy(file)
     # Near the means, so that the differences of large numbers below lose nothing: those of the first rows.
     shift = x[:1000].mean(axis=0).compute()
@@ -104,13 +104,13 @@ def gram_of(file: Path, client: Client) -> tuple[int, Array, Array]:
 
 
 def moments(gram: Array, rows: int, shift: Array) -> tuple[Array, Array]:
-    """Covariances and means of all columns."""
+    """Return covariances and means of all columns."""
     sums = gram[-1, :-1]
     return (gram[:-1, :-1] - np.outer(sums, sums) / rows) / (rows - 1), sums / rows + shift
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

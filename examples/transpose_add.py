@@ -23,12 +23,12 @@ ON_GPU, ON_CPU = (24300, 11520), (243, 115)
 
 
 def eager(x: Any, y: Any) -> Any:
-    """Torch's answer: a view, and an addition whose reads of x go across its rows."""
+    """Return torch's answer: a view, and an addition whose reads of x go across its rows."""
     return x.transpose(0, 1) + y
 
 
 def milliseconds(operator: Callable[[Any, Any], Any], x: Any, y: Any) -> float:
-    """One run on the current stream, between two events."""
+    """Return one run on the current stream, between two events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     operator(x, y)
@@ -39,7 +39,7 @@ def milliseconds(operator: Callable[[Any, Any], Any], x: Any, y: Any) -> float:
 
 
 def host_microseconds(operator: Callable[[Any, Any], Any], x: Any, y: Any, calls: int = 1000) -> float:
-    """What one call costs the host: the least of seven means, with nothing left in the GPU's queue before each."""
+    """Give what one call costs the host: the least of seven means, with nothing left in the GPU's queue before each."""
     means = []
     for _ in range(7):
         torch.cuda.synchronize()
@@ -51,7 +51,7 @@ def host_microseconds(operator: Callable[[Any, Any], Any], x: Any, y: Any, calls
 
 
 def main() -> None:
-    """Compares, and times where there is a GPU."""
+    """Compare, and time where there is a GPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows, columns = ON_GPU if device == "cuda" else ON_CPU
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

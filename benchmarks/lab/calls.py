@@ -16,7 +16,7 @@ Call = Callable[[], object]
 
 
 def graph_timer(torch: Any, call: Call) -> Callable[[], float]:
-    """A timer of one call, by replays of a graph of many."""
+    """Return a timer of one call, by replays of a graph of many."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -38,7 +38,7 @@ def graph_timer(torch: Any, call: Call) -> Callable[[], float]:
 
 
 def loop_timer(torch: Any, call: Call) -> Callable[[], float]:
-    """A timer of one call, by a loop of many and one wait."""
+    """Return a timer of one call, by a loop of many and one wait."""
 
     def timer() -> float:
         torch.cuda.synchronize()
@@ -57,14 +57,14 @@ WAYS = tuple(TIMERS)
 
 
 def by_every_way(torch: Any, calls: Mapping[str, Call]) -> dict[str, dict[str, float]]:
-    """Seconds of each call by graph and by loop, for each way a round-robin of all calls."""
+    """Return seconds of each call by graph and by loop, for each way a round-robin of all calls."""
     return {
         way: interleaved({name: timer(torch, call) for name, call in calls.items()}) for way, timer in TIMERS.items()
     }
 
 
 def interleaved(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS) -> dict[str, float]:
-    """The median of several rounds, each of which runs every timer once."""
+    """Return the median of several rounds, each of which runs every timer once."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
@@ -73,7 +73,7 @@ def interleaved(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS
 
 
 def host_seconds(calls: Mapping[str, Call], wait: Call) -> dict[str, float]:
-    """What one of each call costs the host, with the work still to be done: interleaved rounds of many calls.
+    """Return what one of each call costs the host, with the work still to be done: interleaved rounds of many calls.
 
     Interleaved, because a host has other things to do one second and none the next. The host waits between rounds.
     """

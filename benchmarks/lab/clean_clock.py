@@ -37,13 +37,13 @@ class Reading:
         self.run = self.of(self.nbytes)
 
     def of(self, nbytes: int) -> Callable[[StreamHandle], None]:
-        """What reads the first ``nbytes`` alone, in whole vectors; :meth:`run` leaves none of them in L2."""
+        """Return what reads the first ``nbytes`` alone, in whole vectors; :meth:`run` leaves none of them in L2."""
         problem = Stream(ceil_div(nbytes, VECTOR), self._runs.resident(READ))
         operands = buffers(self._buffer.pointer("read"), Pointer("sums", self._sums.address))
         return enqueuer(self._runs.gpu, [(self._runs.binary(READ), READ.launch(problem, operands))])
 
     def close(self) -> None:
-        """Frees the buffer."""
+        """Free the buffer."""
         self._buffer.close()
         self._sums.close()
 
@@ -59,12 +59,12 @@ class CleanClock(Clock):
         self._flush = flush
 
     def _before(self, _run: Callable[[StreamHandle], None]) -> None:
-        """Leaves the cache cold, whatever is run."""
+        """Leave the cache cold, whatever is run."""
         self._flush(self.stream)
 
 
 @contextmanager
 def clean_clock(gpu: GPU) -> Iterator[CleanClock]:
-    """A clean clock with a buffer of its own to read."""
+    """Return a clean clock with a buffer of its own to read."""
     with Runs(gpu) as runs, closing(Reading(runs)) as reading, CleanClock(gpu, reading.run) as clock:
         yield clock

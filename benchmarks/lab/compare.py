@@ -70,13 +70,13 @@ class Comparison(Generic[T]):
 
 
 def needed(found: Iterable[LibraryProduct], absent: Sequence[str], *names: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where one of these competitors is not there."""
+    """Raise :class:`~matmill.errors.ArgumentError` where one of these competitors is not there."""
     for name in set(names) - {one.name for one in found}:
         raise ArgumentError(argument=name, got="; ".join(absent), wanted="its result", fix="See above.")
 
 
 def main(comparisons: Mapping[str, Comparison[Any]], description: str | None) -> None:
-    """Measures the groups that the command line names; ends with 1 where a result is wrong."""
+    """Measure the groups that the command line names; end with 1 where a result is wrong."""
     comparison, args = chosen(comparisons, description, _add_arguments)
     needs_torch()
     sys.exit(0 if _compare(comparison, args) else 1)
@@ -92,7 +92,7 @@ def _add_arguments(parser: argparse.ArgumentParser, comparison: Comparison[Any])
 
 
 def _compare(comparison: Comparison[T], args: argparse.Namespace) -> bool:
-    """Measures every group into its file; whether all results of ours are right."""
+    """Measure every group into its file; whether all results of ours are right."""
     gpu, end = GPU.get(0), time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     names = list(comparison.groups) if args.group == "all" else [args.group]

@@ -32,7 +32,7 @@ _Key = tuple[str, tuple[tuple[str, int], ...], str]
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """The option that says how many processes compile."""
+    """Add the option that says how many processes compile."""
     workers = max(1, (os.cpu_count() or 2) - 2)
     parser.add_argument("--workers", type=int, default=workers, help=f"processes that compile (default: {workers})")
 
@@ -65,20 +65,20 @@ class KernelCompiler:
         return len(self._made)
 
     def order(self, kernels: Iterable[Kernel[Any]], dtype: DType) -> None:
-        """Has the binaries of ``kernels`` made, after those ordered before; returns at once."""
+        """Order the binaries of ``kernels``, after those ordered before; return at once."""
         for kernel in kernels:
             key = (kernel.package, kernel.config.constants, dtype.name)
             if key not in self._made:
                 self._made[key] = None if self._pool is None else self._pool.submit(_compile, *key, self._target)
 
     def wait(self) -> None:
-        """Waits for all that was ordered. Raises what a compilation raised."""
+        """Wait for all that was ordered. Raises what a compilation raised."""
         for future in self._made.values():
             if future is not None:
                 future.result()
 
     def binary(self, kernel: Kernel[Any], dtype: DType) -> Binary:
-        """The binary of ``kernel``, waited for if need be."""
+        """Return the binary of ``kernel``, waited for if need be."""
         begin = time.monotonic()
         self.order([kernel], dtype)
         key = (kernel.package, kernel.config.constants, dtype.name)
@@ -90,13 +90,16 @@ class KernelCompiler:
         return made
 
     def steps(self, kernel: Kernel[Any], problem: Any, operands: GemmOperands) -> tuple[tuple[Binary, Launch], ...]:
-        """All that ``kernel`` launches, with binaries; those of launches around it are few, and compiled here."""
+        """Return all that ``kernel`` launches, with binaries.
+
+        Those of launches around it are few, and compiled here.
+        """
         self.binary(kernel, problem.dtype)
         return binaries(kernel, problem, operands, self._target)
 
 
 def compile_sources(sources: Iterable[Source], target: str) -> int:
-    """Compiles translation units into the cache on disk, by as many processes as there are cores; counts them."""
+    """Compile translation units into the cache on disk, by as many processes as there are cores; count them."""
     needed = {one.digest: (one, target) for one in sources}
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for _ in pool.imap_unordered(_compile_one, needed.values(), chunksize=4):

@@ -35,7 +35,7 @@ class Rules:
 def contest(
     once: Once, competitors: Sequence[Competitor], rules: Rules, seed: int, always: Collection[str] = ()
 ) -> dict[str, list[float]]:
-    """Seconds of each competitor's runs, by name, in the order of its rounds; every one has at least one.
+    """Return seconds of each competitor's runs, by name, in the order of its rounds; every one has at least one.
 
     Those that ``always`` names stay for all rounds that their length allows.
     """

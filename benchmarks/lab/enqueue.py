@@ -11,7 +11,7 @@ from matmill.runtime.gpu import GPU
 
 
 def enqueuer(gpu: GPU, steps: Sequence[tuple[Binary, Launch]]) -> Callable[[StreamHandle], None]:
-    """A function that enqueues the launches of ``steps``, each of its own binary, on the stream it is given."""
+    """Return a function that enqueues the launches of ``steps``, each of its own binary, on the stream it is given."""
     prepared = [gpu.prepare(binary, launch) for binary, launch in steps]
     frame = gpu.frame([launch for _, launch in steps])
 

@@ -30,7 +30,7 @@ class Reads:
 
 
 def shared_reads(row: Record, file: str) -> list[Reads]:
-    """The source lines of a rung that read shared memory, in order."""
+    """Return the source lines of a rung that read shared memory, in order."""
     source = read_source("matmill.ladders.sgemm", file).splitlines()
     found = []
     for line in row["lines"]:
@@ -42,7 +42,7 @@ def shared_reads(row: Record, file: str) -> list[Reads]:
 
 
 def conflicts(emulated: Record) -> str:
-    """The section that answers what S0 claims about bank conflicts."""
+    """Return the section that answers what S0 claims about bank conflicts."""
     parts = ["## What S0 claims about bank conflicts, answered\n"]
     rows = {row["rung"]: row for row in emulated["rows"] if row.get("lines")}
     for question in _questions():
@@ -89,5 +89,5 @@ def _answer(question: _Question, reads: list[Reads]) -> str:
 
 
 def _times(ways: float) -> str:
-    """How many wavefronts a read takes, in words."""
+    """Say how many wavefronts a read takes, in words."""
     return "one wavefront each, no conflict" if abs(ways - 1) < 0.005 else f"{ways:.2f} times the fewest wavefronts"

@@ -28,7 +28,7 @@ def least(
     most: int = 20_000,
     seed: int = 0,
 ) -> tuple[Vector, float]:
-    """A point between ``bounds`` from which no step of ``shortest`` was found to lead lower, and the value there.
+    """Find a point between ``bounds`` from which no step of ``shortest`` leads lower, and the value there.
 
     The first steps are ``step`` long. At most about ``most`` values are computed.
 

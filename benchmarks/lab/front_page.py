@@ -40,7 +40,7 @@ _HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
 
 
 def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
-    """``text`` with what is between the marks of ``OUTPUT`` replaced by the ladder's output, emulated and measured."""
+    """Replace what is between the marks of ``OUTPUT`` by the ladder's output, emulated and measured."""
     emulated = next(r for r in records if r["on"] == "emulator")
     parts = [f"On a machine without a GPU:\n\n{sample_output(Outcome.from_dict(emulated))}"]
     measured = [Outcome.from_dict(r) for r in records if r["on"] == "gpu" and r["problem"]["n"] == _MEASURED_SIZE]
@@ -49,12 +49,12 @@ def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def with_speeds(text: str, results: Path) -> str:
-    """``text`` with what is between the marks of ``SPEEDS`` replaced by the table of the records in ``results``."""
+    """Replace what is between the marks of ``SPEEDS`` by the table of the records in ``results``."""
     return _between(text, SPEEDS, speeds(results))
 
 
 def package_page(readme: str) -> str:
-    r"""The README for a package index, where the repository's files and pictures are not: without links to them.
+    r"""Return the README for a package index, where the repository's files and pictures are not: without links to them.
 
     >>> print(package_page("# matmill\n\n![Rates](x.png)\n\nSee [a page](docs/a.md) and [a paper](https://arxiv.org)."))
     # matmill
@@ -66,7 +66,7 @@ def package_page(readme: str) -> str:
 
 
 def sample_output(outcome: Outcome) -> str:
-    """A console block: the command, and what it prints for the rungs shown."""
+    """Return a console block: the command, and what it prints for the rungs shown."""
     names = [row.rung for row in outcome.rows if row.rung in RUNGS or row is outcome.rows[-1]]
     shown = replace(outcome, rows=tuple(row for row in outcome.rows if row.rung in names))
     file = io.StringIO()
@@ -99,7 +99,7 @@ class _Row:
 
 
 def speeds(results: Path) -> str:
-    """The table of speeds beside cuBLAS and torch, fastest first, and what the emulator takes."""
+    """Return the table of speeds beside cuBLAS and torch, fastest first, and what the emulator takes."""
     rows = [
         *_inner(results),
         *_transpose_add(results),
@@ -113,7 +113,7 @@ def speeds(results: Path) -> str:
 
 
 def _random(results: Path) -> Iterator[_Row]:
-    """Random products, and those of few outputs and a long k."""
+    """Yield random products, and those of few outputs and a long k."""
     found = json.loads((results / "matmul_random_h200.json").read_text(encoding="utf-8"))
     random, long = found["random"], found["kinds"][0]
     for what, ratio in (
@@ -128,7 +128,7 @@ def _random(results: Path) -> Iterator[_Row]:
 
 
 def _kinds(results: Path) -> Iterator[_Row]:
-    """Products of every shape, by class: the mean of each type."""
+    """Yield products of every shape, by class: the mean of each type."""
     found = json.loads((results / "shapes_h200.json").read_text(encoding="utf-8"))["records"]
     for kind, what in _KINDS.items():
         # float64 squares have a record of their own.
@@ -142,7 +142,7 @@ def _kinds(results: Path) -> Iterator[_Row]:
 
 
 def _span(sizes: Iterable[int]) -> str:
-    """The least and the greatest, which may be one.
+    """Return the least and the greatest, which may be one.
 
     >>> _span([1000000, 1000000]), _span([8, 64, 17])
     ('1e6', '8 to 64')
@@ -152,7 +152,7 @@ def _span(sizes: Iterable[int]) -> str:
 
 
 def _inner(results: Path) -> list[_Row]:
-    """The paper's products."""
+    """Return the paper's products."""
     found = json.loads((results / "inner_h200_cases.json").read_text(encoding="utf-8"))["products"]
     times = [{row["name"]: row["median"] for row in product["rows"]} for product in found]
     ratios = [of["torch.mm"] / of["matmill.inner"] for of in times]
@@ -162,7 +162,7 @@ def _inner(results: Path) -> list[_Row]:
 
 
 def _transpose_add(results: Path) -> list[_Row]:
-    """The article's sum, beside eager torch and the fastest kernel that torch compiles."""
+    """Return the article's sum, beside eager torch and the fastest kernel that torch compiles."""
     found = json.loads((results / "transpose_add_h200_article.json").read_text(encoding="utf-8"))["sums"][0]
     times = {row["name"]: row["median"] for row in found["rows"]}
     what = "`transpose_add`: {m} x {n} {dtype}".format(**found["shape"])
@@ -171,7 +171,7 @@ def _transpose_add(results: Path) -> list[_Row]:
 
 
 def _calls(results: Path) -> Iterator[_Row]:
-    """16-bit products and tf32, as users call them: the mean, the least and the greatest of each group."""
+    """Yield 16-bit products and tf32, as users call them: the mean, the least and the greatest of each group."""
     found = json.loads((results / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
     for group, what in _CALLS.items():
         ratios = [one["theirs"] / one["ours"] for one in found if one["group"] == group]
@@ -180,7 +180,7 @@ def _calls(results: Path) -> Iterator[_Row]:
 
 
 def _double_squares(results: Path) -> list[_Row]:
-    """float64 squares of even sizes, by the configuration that is chosen."""
+    """Return float64 squares of even sizes, by the configuration that is chosen."""
     rows = json.loads((results / "float64_tiles_h200.json").read_text(encoding="utf-8"))["rows"]
     squares = [row for row in rows if row["m"] == row["n"] == row["k"] and row["m"] % 2 == 0 and row["m"] >= 512]
     ratios = [row["seconds"]["torch.mm"] / row["seconds"][row["chosen"]] for row in squares]
@@ -189,7 +189,7 @@ def _double_squares(results: Path) -> list[_Row]:
 
 
 def _emulator(results: Path) -> str:
-    """What the emulator takes, as a sentence."""
+    """Return what the emulator takes, as a sentence."""
     found = json.loads((results / "emulator_speed.json").read_text(encoding="utf-8"))
     product = found["sgemm"]
     counted, raced = (units.seconds(product[name]["fastest_s"]) for name in ("counters_only", "with_races"))
@@ -201,7 +201,7 @@ def _emulator(results: Path) -> str:
 
 
 def _said(ratios: Sequence[float]) -> str:
-    """The least and the greatest, which may be one.
+    """Return the least and the greatest, which may be one.
 
     >>> _said([0.514, 0.8]), _said([1.0])
     ('0.51 to 0.80', '1.00')
@@ -210,7 +210,7 @@ def _said(ratios: Sequence[float]) -> str:
 
 
 def _verdict(ratios: Sequence[float]) -> str:
-    """Who is faster.
+    """Say who is faster.
 
     >>> _verdict([1.2, 2.0]), _verdict([1.01]), _verdict([0.5, 1.1]), _verdict([0.5])
     ('matmill', 'equal', 'it depends', 'theirs')
@@ -223,7 +223,7 @@ def _verdict(ratios: Sequence[float]) -> str:
 
 
 def _between(text: str, marks: tuple[str, str], new: str) -> str:
-    """``text`` with what is between two marks replaced."""
+    """Return ``text`` with what is between two marks replaced."""
     before, begin, rest = text.partition(marks[0])
     _, end, after = rest.partition(marks[1])
     return f"{before}{begin}\n{new}\n{end}{after}"

@@ -36,7 +36,10 @@ _UNITS = (
 
 
 def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
-    """``docs/ladder-hgemm.md``; ``remarked`` is Markdown that follows the counters, see :func:`lab.pages.remarks`."""
+    """Return ``docs/ladder-hgemm.md``.
+
+    ``remarked`` is Markdown that follows the counters, see :func:`lab.pages.remarks`.
+    """
     # float16 before bfloat16.
     emulated, measured = (
         [r for r in sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True) if r["on"] == on]
@@ -56,13 +59,13 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
 
 
 def _largest(measured: Sequence[Record]) -> list[Record]:
-    """The largest product of the first element type."""
+    """Return the largest product of the first element type."""
     first = [r for r in measured if r["problem"]["dtype"] == measured[0]["problem"]["dtype"]]
     return first[-1:]
 
 
 def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str]:
-    """Rates and fractions of the libraries' at every size, a pair of tables for each element type."""
+    """Yield rates and fractions of the libraries' at every size, a pair of tables for each element type."""
     missing = [label for label in labels if not any(row_of(record, label) for record in measured)]
     unmeasured = f"\nNot measured yet: {', '.join(f'`{label}`' for label in missing)}." if missing else ""
     yield (
@@ -77,7 +80,7 @@ def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str
 
 
 def _table(runs: Sequence[Record], labels: Sequence[str], cell: Callable[[Record], str]) -> str:
-    """A row for each rung of ``labels`` and of the runs, and for each library; a column for each size."""
+    """Return a row for each rung of ``labels`` and of the runs, and for each library; a column for each size."""
     found = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
     names = dict.fromkeys([*labels, *(name for at_size in found for name in at_size)])
     # Libraries after the rungs, which may be more at a larger size.
@@ -101,7 +104,7 @@ def _parts(row: Record) -> str:
 
 
 def _counted(emulated: Sequence[Record]) -> str:
-    """What the emulator counted, a table for each element type."""
+    """Return what the emulator counted, a table for each element type."""
     headings = ["rung", "registers", "shared bytes", "occupancy", "HMMA", "ldmatrix", "loads", "sectors/load", "stores"]
     headings += ["sectors/store", "shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
     tables = []
@@ -122,7 +125,7 @@ def _counted(emulated: Sequence[Record]) -> str:
 
 
 def _counted_async(emulated: Sequence[Record]) -> Iterator[str]:
-    """What the emulator counted of wgmma, TMA and mbarriers, a table for each element type."""
+    """Yield what the emulator counted of wgmma, TMA and mbarriers, a table for each element type."""
     headings = ["rung", "wgmma", "operand bytes", "TMA loads", "bytes loaded", "sectors", "TMA stores", "bytes stored"]
     headings += ["epilogue's shared stores, ideal/actual", "mbarrier waits", "mbarrier arrivals"]
     names = ("gmma", "wgmma_shared_bytes", "bulk_loads", "bulk_load_bytes", "bulk_load_sectors", "bulk_stores")

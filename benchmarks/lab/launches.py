@@ -37,10 +37,10 @@ class Task(Protocol):
         """A rung's label, or what a production kernel is and does."""
 
     def kernels(self, arch: Arch) -> list[tuple[Kernel[Any], DType]]:
-        """What is compiled for it, with element types."""
+        """Return what is compiled for it, with element types."""
 
     def launch(self, gpu: GPU, seed: int) -> tuple[str, bool]:
-        """Runs it; gives its line, without verdict, and whether its result is right."""
+        """Run it; give its line, without verdict, and whether its result is right."""
 
 
 T = TypeVar("T", bound=Task)
@@ -61,7 +61,7 @@ class Launches(Generic[T]):
 
 
 def main(launches: Mapping[str, Launches[Any]], description: str | None) -> None:
-    """Launches what the command line names; ends with 1 where a result is wrong."""
+    """Launch what the command line names; end with 1 where a result is wrong."""
     sys.exit(1 if _launch(*chosen(launches, description, _add_arguments)) else 0)
 
 
@@ -74,7 +74,7 @@ def _add_arguments(parser: argparse.ArgumentParser, launches: Launches[Any]) -> 
 
 
 def _launch(launches: Launches[T], args: argparse.Namespace) -> int:
-    """Counts wrong results."""
+    """Launch and count wrong results."""
     gpu = GPU.get(0)
     always, others = ([one for one in some if args.only in one.name] for some in launches.tasks(gpu.arch, args))
     todo = [*always, *others[:: args.every]]
@@ -104,11 +104,11 @@ class Product:
     also_without_counter: bool = False
 
     def kernels(self, _arch: Arch) -> list[tuple[Kernel[Any], DType]]:
-        """The one."""
+        """Return the one."""
         return [(self.kernel, self.problem.dtype)]
 
     def launch(self, gpu: GPU, seed: int) -> tuple[str, bool]:
-        """Into a poisoned output and workspace; its line says the greatest error over the allowed one."""
+        """Launch into a poisoned output and workspace; the line says the greatest error over the allowed one."""
         kernel, problem = self.kernel, self.problem
         inputs = self.subject.inputs(seed).of(problem)
         # A column-major matrix is uploaded as the packed row-major matrix of its transpose.

@@ -31,7 +31,7 @@ _FFMA_SOURCES = re.compile(r"(?:@!?U?P\w+ )?FFMA\S* R\d+, -?R(\d+)\S*, -?R(\d+)\
 
 
 def disassembler() -> str:
-    """The path of nvdisasm. Raises :class:`~matmill.errors.MatmillError` where there is none."""
+    """Return the path of nvdisasm. Raises :class:`~matmill.errors.MatmillError` where there is none."""
     try:
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
     except importlib.metadata.PackageNotFoundError:
@@ -46,7 +46,7 @@ def disassembler() -> str:
 
 
 def listing(cubin: bytes, tool: str) -> str:
-    """The machine code of a cubin, disassembled."""
+    """Return the machine code of a cubin, disassembled."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -62,12 +62,12 @@ class Code:
     targets: dict[int, int]
 
     def loops(self) -> list[tuple[int, int]]:
-        """Where loops begin and end: a branch back, and what it goes back to. A lone branch to itself is none."""
+        """Say where loops begin and end: a branch back, and what it goes back to. A lone branch to itself is none."""
         return [(to, at) for at, to in self.targets.items() if to < at]
 
 
 def code(sass: str, entry: str) -> Code:
-    r"""The kernel ``entry`` of a :func:`listing`.
+    r"""Return the kernel ``entry`` of a :func:`listing`.
 
     >>> text = ".text.f:\n.L_x_0:\n /*0000*/ FFMA R0, R1, R2, R0 ;\n /*0010*/ @P0 BRA `(.L_x_0) ;\n"
     >>> code(text, "f").loops()
@@ -86,13 +86,13 @@ def code(sass: str, entry: str) -> Code:
 
 
 def compiled(kernel: Kernel[Any], dtype: DType, target: str, tool: str) -> tuple[Binary, Code]:
-    """A kernel's binary for ``target``, and the code of its entry point, disassembled by ``tool``."""
+    """Return a kernel's binary for ``target``, and the code of its entry point, disassembled by ``tool``."""
     binary = compile_source(generate(kernel, dtype), target)
     return binary, code(listing(binary.cubin, tool), kernel.entry)
 
 
 def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
-    """How often each opcode occurs, modifiers and predicates left out.
+    """Say how often each opcode occurs, modifiers and predicates left out.
 
     >>> opcodes(["@!P0 LDG.E.128 R0, [R2.64]", "FFMA R0, R1, R2, R0", "FFMA R1, R1, R2, R0"])
     Counter({'FFMA': 2, 'LDG': 1})
@@ -101,7 +101,7 @@ def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
 
 
 def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
-    """How many FFMA read three registers of one bank, of the two: even and odd ones.
+    """Say how many FFMA read three registers of one bank, of the two: even and odd ones.
 
     Such an instruction takes a cycle more, unless the operand caches (``.reuse``) still hold one of the three.
 
@@ -115,7 +115,7 @@ def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
 def main_path(
     found: Code, loop: tuple[int, int], worth: Callable[[str], float], times: Callable[[Counter[str]], float]
 ) -> Counter[str]:
-    """Opcodes along the path through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
+    """Return opcodes along the path through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
 
     A loop inside counts ``times(its opcodes)`` times.
     """
@@ -124,7 +124,7 @@ def main_path(
 
     @cache
     def best(at: int) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """The worth of the best path from ``at`` on, and the runs of instructions that it consists of."""
+        """Return the worth of the best path from ``at`` on, and the runs of instructions that it consists of."""
         here = at
         while here != end:
             to = found.targets.get(here)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, the first column to the left, the others to the right.
+    """Return a Markdown table, the first column to the left, the others to the right.
 
     >>> print(markdown(["a", "b"], [["x", "1"]]), end="")
     | a | b |

@@ -69,11 +69,11 @@ class Model(Generic[P]):
         return tuple(field.name for field in fields(self.constants))
 
     def made(self, names: Sequence[str], logs: Vector) -> Any:
-        """The constants, of which those of ``names`` have these logarithms."""
+        """Return the constants, of which those of ``names`` have these logarithms."""
         return replace(self.constants, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def limits(self, names: Sequence[str], within: float) -> tuple[Vector, Vector]:
-        """Logarithms of the least and the greatest that each constant may be, at most a factor from what it is."""
+        """Give logarithms of the least and the greatest that each constant may be, at most a factor from what it is."""
         found = []
         for name in names:
             estimate = getattr(self.constants, name)
@@ -99,7 +99,7 @@ class Samples(Generic[P]):
         self._weights = near / np.add.reduceat(near, self._starts)[self._problem] / len(found)
 
     def loss(self, constants: Any) -> float:
-        """What a fit makes least."""
+        """Return what a fit makes least."""
         # A sum of powers: the largest decides, whatever overflows beside it.
         predicted = self.model.times(self._demand, constants).seconds
         errors = np.abs(np.log(predicted / self._seconds))
@@ -111,7 +111,7 @@ class Samples(Generic[P]):
 def fit(
     samples: Samples[P], seed: int = 0, starts: int = _STARTS, *, only: Sequence[str] = (), within: float = inf
 ) -> Any:
-    """The constants that meet ``samples`` best, found from the model's and others by steps in their logarithms.
+    """Return the constants that meet ``samples`` best, found from the model's and others by steps in their logarithms.
 
     Where names are given, those ``only`` change; none changes by more than the factor ``within``.
     """
@@ -140,7 +140,7 @@ def fit(
 
 
 def _rounded(constants: Any) -> Any:
-    """Three significant digits of each: more are not known."""
+    """Round each constant to three significant digits: more are not known."""
     return replace(constants, **{f.name: float(f"{getattr(constants, f.name):.3g}") for f in fields(constants)})
 
 
@@ -170,7 +170,7 @@ class Judged(Generic[P]):
 
 
 def judge(model: Model[P], found: Iterable[Found[P]], arch: Arch, constants: Any) -> list[Judged[P]]:
-    """How ``constants`` meet each problem, whose choice is the best by them among what was timed."""
+    """Say how ``constants`` meet each problem, whose choice is the best by them among what was timed."""
     judged = []
     for one in found:
         made = [model.times(model.demand(one.problem, config, arch), constants) for config in one.configs]
@@ -198,7 +198,7 @@ class Verdict:
 
     @classmethod
     def of(cls, judged: Sequence[Judged[Any]]) -> Verdict:
-        """Of one problem or more."""
+        """Judge one problem or more."""
         regrets = np.array([one.regret for one in judged if one.found.exhaustive])
         return cls(
             len(judged),
@@ -211,7 +211,7 @@ class Verdict:
 
 
 def grouped(judged: Sequence[Judged[P]], key: Callable[[Judged[P]], str]) -> dict[str, list[Judged[P]]]:
-    """``judged`` by what ``key`` says of each, in the order of first meeting."""
+    """Return ``judged`` by what ``key`` says of each, in the order of first meeting."""
     found: dict[str, list[Judged[P]]] = {}
     for one in judged:
         found.setdefault(key(one), []).append(one)

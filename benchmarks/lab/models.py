@@ -30,7 +30,7 @@ class Fitted:
 
 
 def alignment_of(problem: Geam) -> str:
-    """Bytes that the rows of the result start on."""
+    """Return bytes that the rows of the result start on."""
     return f"on {problem.d.align}"
 
 

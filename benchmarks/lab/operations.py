@@ -13,7 +13,7 @@ T = TypeVar("T")
 def chosen(
     operations: Mapping[str, T], description: str | None, add_arguments: Callable[[argparse.ArgumentParser, T], None]
 ) -> tuple[T, argparse.Namespace]:
-    """What differs in the operation that the command line names, and the options, which ``add_arguments`` declares.
+    """Return what differs in the operation that the command line names, and the options (``add_arguments``).
 
     The options have ``fail``, which ends the program with a message about usage.
     """

@@ -57,7 +57,7 @@ _SUM_UNITS = (
 
 
 def recorded(folder: Path, ladder: str) -> list[Record]:
-    """The results of ``ladder`` recorded in ``folder``, the emulated one first, then by size, type and layout."""
+    """Give the results of ``ladder`` recorded in ``folder``, the emulated one first, then by size, type and layout."""
     found: list[Record] = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{ladder}_*.json")]
     runs = [record for record in found if record.get("ladder") == ladder]
     return sorted(runs, key=lambda r: (r["on"] != "emulator", *_order(r["problem"])))
@@ -68,13 +68,13 @@ def _order(problem: Record) -> tuple[int, int, str, str]:
 
 
 def remarks(folder: Path, ladder: str) -> str:
-    """The remarks on the results of ``ladder``, from ``<ladder>_remarks.md``; empty where there are none."""
+    """Return the remarks on the results of ``ladder``, from ``<ladder>_remarks.md``; empty where there are none."""
     path = folder / f"{ladder}_remarks.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
-    """``docs/ladder-sgemm.md``; ``remarked`` is Markdown to follow the measured figures, see :func:`remarks`."""
+    """Return ``docs/ladder-sgemm.md``; ``remarked`` is Markdown to follow the measured figures, see :func:`remarks`."""
     emulated = next((r for r in records if r["on"] == "emulator"), None)
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
@@ -92,7 +92,7 @@ def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
 
 
 def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
-    """``docs/ladder-memory.md``."""
+    """Return ``docs/ladder-memory.md``."""
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
         head("memory", "One product behind three ways of moving its matrices between host and device."),
@@ -106,7 +106,7 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
 
 
 def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
-    """``docs/ladder-inner.md``."""
+    """Return ``docs/ladder-inner.md``."""
     emulated = next((r for r in records if r["on"] == "emulator"), None)
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
@@ -124,7 +124,7 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
 def transpose_add_page(
     rungs: Sequence[Step], records: Sequence[Record], comparisons: Mapping[str, Record], remarked: str = ""
 ) -> str:
-    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`lab.transpose_add.report`.
+    """Return ``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`lab.transpose_add.report`.
 
     ``remarked`` is Markdown to follow them, see :func:`remarks`.
     """
@@ -145,7 +145,7 @@ def transpose_add_page(
 
 
 def _warps(emulated: Sequence[Record]) -> str:
-    """What the emulator counted of the accesses of warps, a table per record."""
+    """Return what the emulator counted of the accesses of warps, a table per record."""
     headings = ["rung", "registers", "shared bytes", "occupancy", "loads", "sectors/load", "stores", "sectors/store"]
     headings += ["shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
     tables = []
@@ -160,7 +160,7 @@ def _warps(emulated: Sequence[Record]) -> str:
 
 
 def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
-    """TB/s and the fraction of bandwidth of every rung and library, a line per problem."""
+    """Return TB/s and the fraction of bandwidth of every rung and library, a line per problem."""
     names = list(dict.fromkeys(row["rung"] for record in measured for row in record["rows"]))
     others = list(dict.fromkeys(base["name"] for record in measured for base in record["baselines"]))
     rows = []
@@ -178,7 +178,7 @@ def _bandwidth(row: Record | None) -> str:
 
 
 def _reads(emulated: Record) -> str:
-    """What the emulator counted of global memory, one line per rung."""
+    """Return what the emulator counted of global memory, one line per rung."""
     headings = ["rung", "registers", "shared bytes", "occupancy", "read/least", "sectors/load", "atomics", "barriers"]
     rows = [
         [
@@ -200,12 +200,12 @@ def _reads(emulated: Record) -> str:
 
 
 def _launches(record: Record) -> list[str]:
-    """How the paper's rungs were launched, as whole sentences."""
+    """Say how the paper's rungs were launched, as whole sentences."""
     return [f"Launches: {note.replace(': launched', '')}." for note in record["notes"] if "launched with" in note]
 
 
 def _counters(emulated: Record) -> str:
-    """What the emulator counted, one line per rung."""
+    """Return what the emulator counted, one line per rung."""
     p = emulated["problem"]
     headings = [
         "rung",
@@ -243,7 +243,7 @@ def _counters(emulated: Record) -> str:
 
 
 def _phases(record: Record) -> str:
-    """The walls of the memory ladder's phases."""
+    """Return the walls of the memory ladder's phases."""
     names = list(record["rows"][0]["phases"])
     rows = []
     for row in record["rows"]:
@@ -260,7 +260,7 @@ def _phases(record: Record) -> str:
 
 
 def _errata() -> str:
-    """What is wrong with the figures of the sources."""
+    """Return what is wrong with the figures of the sources."""
     flops = 2 * 8192**3
     rows = [
         [name, f"{ms} ms", str(_FORUM_PRINTED[name]), units.digits(flops / (ms * 1e-3) / 1e12)]

@@ -39,21 +39,21 @@ class Picture:
     drawer: Callable[[Sequence[Record], Path, str], None] = _outcome
 
     def records(self, folder: Path) -> list[Record]:
-        """What it is drawn from: of a sweep, the products whose size is a power of two."""
+        """Return what it is drawn from: of a sweep, the products whose size is a power of two."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
         return [one for one in found if self.drawer is _outcome or one["problem"]["n"].bit_count() == 1]
 
     def path(self, folder: Path) -> Path:
-        """Its file beside the records."""
+        """Return its file beside the records."""
         return folder / f"{self.name}.png"
 
     def source(self, folder: Path) -> str:
-        """The digest of its records, which the file says it was drawn from."""
+        """Return the digest of its records, which the file says it was drawn from."""
         shown = [[record[key] for key in ("problem", "rows", "baselines")] for record in self.records(folder)]
         return f"records {hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]}"
 
     def draw(self, folder: Path) -> None:
-        """Draws it anew."""
+        """Draw it anew."""
         self.drawer(self.records(folder), self.path(folder), self.source(folder))
 
 
@@ -91,6 +91,6 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
 
 
 def shown(ladder: str) -> Iterator[str]:
-    """The pictures of a ladder, as Markdown for a page in ``docs/``."""
+    """Yield the pictures of a ladder, as Markdown for a page in ``docs/``."""
     for picture in PICTURES[ladder]:
         yield f"![{picture.words}](../benchmarks/results/{picture.name}.png)\n"

@@ -65,28 +65,28 @@ class Ranks:
         self._flush = torch.empty(_FLUSHED_BYTES if self.on_gpu else 1, dtype=torch.uint8, device=device)
 
     def terms(self, goal: float, per_term: int) -> int:
-        """As many terms of k as asked for, or as fit this GPU's memory; few on the CPU."""
+        """Return as many terms of k as asked for, or as fit this GPU's memory; few on the CPU."""
         if not self.on_gpu:
             return max(self.world, int(goal * 1e-4))
         memory: int = torch.cuda.get_device_properties(self.device).total_memory
         return 64 * int(min(goal, memory * _MOST_OF_MEMORY / per_term) / 64)
 
     def side(self, n: int) -> int:
-        """A side of a large product; short on the CPU."""
+        """Return a side of a large product; short on the CPU."""
         return n if self.on_gpu else max(8, n // 64)
 
     def numbers(self, *shape: int, dtype: Any = torch.float32) -> Any:
-        """Uniform in [-1, 1), other ones on each rank."""
+        """Return uniform in [-1, 1), other ones on each rank."""
         return torch.empty(shape, dtype=dtype, device=self.device).uniform_(-1, 1)
 
     def agreed(self, x: float, how: Any = None) -> float:
-        """The largest of all ranks' numbers, or rank 0's."""
+        """Return the largest of all ranks' numbers, or rank 0's."""
         one = torch.tensor([x], dtype=torch.float64, device=self.device)
         dist.broadcast(one, 0) if how is None else dist.all_reduce(one, how)
         return float(one.item())
 
     def time(self, runs: dict[str, Run], seconds: float) -> dict[str, float]:
-        """The median time of each, interleaved in a new random order each round, for about so many seconds.
+        """Return the median time of each, interleaved in a new random order each round, for about so many seconds.
 
         Those that take long are interleaved with each other alone (:data:`_LONG`).
         """
@@ -129,7 +129,7 @@ class Ranks:
 
 
 def tasks() -> Iterator[Task]:
-    """All of them, the most wanted first."""
+    """Yield all of them, the most wanted first."""
     shapes = ((3, "float32"), (16, "float32"), (64, "float32"), (16, "bfloat16"))
     for n, dtype in shapes:
         yield Task(f"weak inner {n}x{n} {dtype}", _weak(n, getattr(torch, dtype), gram=False))
@@ -166,7 +166,7 @@ def _with_mm(e: Any, f: Any) -> Any:
 
 
 def _error(e: Any, f: Any, found: Any) -> float:
-    """The largest error, over the mean size of an element's terms times their number: of float64 sums."""
+    """Return the largest error, over the mean size of an element's terms times their number: of float64 sums."""
     exact = torch.zeros(found.shape, dtype=torch.float64, device=found.device)
     step = 1 << 22
     for start in range(0, e.shape[1], step):

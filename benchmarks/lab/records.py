@@ -28,7 +28,9 @@ class Kind:
     key: Callable[[Mapping[str, Any]], Hashable]
 
     def read(self, path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The header and all whole lines: one that a stopped run left half-written is dropped, from the file as well.
+        """Return the header and all whole lines.
+
+        One that a stopped run left half-written is dropped, from the file as well.
 
         Raises :class:`~matmill.errors.ArgumentError` for a file that is no such record.
         """
@@ -47,7 +49,7 @@ class Kind:
         return lines[0], lines[1:]
 
     def open(self, path: Path, seed: int, header: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The lines that ``path`` holds already; writes the header where there is no file.
+        """Return the lines that ``path`` holds already; writes the header where there is no file.
 
         Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
         """
@@ -69,13 +71,13 @@ class Kind:
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Adds a line to the record of a search."""
+    """Add a line to the record of a search."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(finite(line)) + "\n")
 
 
 def by_line(record: Mapping[str, Any], name: str) -> str:
-    """A record as one JSON document with a line for each entry of its last field, ``name``.
+    """Return a record as one JSON document with a line for each entry of its last field, ``name``.
 
     >>> print(by_line({"group": "few", "sums": [{"m": 1}, {"m": 2}]}, "sums"), end="")
     {"group": "few",
@@ -105,7 +107,7 @@ class Comparable:
         return {row["name"]: row for row in self.record["rows"]}
 
     def rate(self, name: str) -> float:
-        """Least bytes that must move, over the time."""
+        """Return least bytes that must move, over the time."""
         return float(self.record["bytes"] / self.rows[name][MEDIAN])
 
 
@@ -123,7 +125,7 @@ class Format:
     identity: str
 
     def recorded(self, folder: Path, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The comparisons recorded in ``folder``, by group, in the order of ``groups``.
+        """Return the comparisons recorded in ``folder``, by group, in the order of ``groups``.
 
         Of several records of one group the latest counts, and earlier ones for the entries that it lacks: ``others``
         then says how many, and when they were measured.

@@ -106,7 +106,7 @@ class Search(Generic[T]):
     said: Callable[[Mapping[str, Any]], str]
 
     def left(self, tasks: Sequence[T], path: Path, seed: int, environment: Mapping[str, Any]) -> list[T]:
-        """The tasks that the record at ``path`` has no line of yet; begins it where there is none."""
+        """Return the tasks that the record at ``path`` has no line of yet; begins it where there is none."""
         lines = self.kind.open(path, seed, {"environment": environment, **self.header})
         done = {self.kind.key(line) for line in lines}
         return [task for task in tasks if self.kind.key(self.described(task)) not in done]
@@ -114,7 +114,7 @@ class Search(Generic[T]):
     def measure(
         self, tools: Tools, make: Callable[[T], Trial], task: T, candidates: Sequence[Candidate]
     ) -> dict[str, Any]:
-        """Times ``candidates`` and what the trial has beside them, interleaved; gives the line of the record."""
+        """Time ``candidates`` and what the trial has beside them, interleaved; give the line of the record."""
         problem, trial = self.problem(task), make(task)
         operands = trial.operands(max(one.kernel.workspace(problem) for one in candidates))
         runs = []
@@ -131,7 +131,7 @@ class Search(Generic[T]):
 
 
 def main(searches: Mapping[str, Search[Any]], description: str | None) -> None:
-    """Searches what the command line names, or compiles alone; ends with 1 where a result is wrong."""
+    """Search what the command line names, or compiles alone; end with 1 where a result is wrong."""
     search, args = chosen(searches, description, _add_arguments)
     if args.out is None and not args.compile_only:
         args.fail("--out is needed, but for --compile-only")
@@ -153,7 +153,7 @@ def _add_arguments(parser: argparse.ArgumentParser, search: Search[Any]) -> None
 
 
 def _compile(search: Search[T], args: argparse.Namespace) -> None:
-    """Fills the cache of kernels."""
+    """Fill the cache of kernels."""
     arch, begin = arches.get(args.arch), time.monotonic()
     with KernelCompiler(arch.target, args.workers) as compiler:
         for task in search.tasks(args, arch):
@@ -164,7 +164,7 @@ def _compile(search: Search[T], args: argparse.Namespace) -> None:
 
 
 def _search(search: Search[T], args: argparse.Namespace) -> int:
-    """Goes through the tasks until the time is over; kernels are ordered some tasks ahead. Counts wrong results."""
+    """Go through the tasks until the time is over; kernels are ordered some tasks ahead. Counts wrong results."""
     end = time.monotonic() + args.seconds - _RESERVE
     needs_torch()
     gpu = GPU.get(0)

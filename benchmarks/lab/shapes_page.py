@@ -125,14 +125,14 @@ timed. Means are geometric.
 
 
 def recorded_shapes(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``shapes_emulated.py`` and ``shapes.py`` recorded."""
+    """Return what ``shapes_emulated.py`` and ``shapes.py`` recorded."""
     names = ("shapes_emulated.json", "shapes_h200.json")
     found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
     return found[0], found[1]
 
 
 def shapes_page(emulated: Record, measured: Record) -> str:
-    """The page."""
+    """Return the page."""
     records = measured["records"]
     environment = environment_of({**measured, "arch": H200.name})
     parts = [
@@ -148,13 +148,13 @@ def shapes_page(emulated: Record, measured: Record) -> str:
 
 
 def fill_paragraphs(text: str) -> str:
-    """Headings as they are, paragraphs with lines of at most 120 characters."""
+    """Return headings as they are, paragraphs with lines of at most 120 characters."""
     paragraphs = text.strip().split("\n\n")
     return "\n\n".join(one if one.startswith("#") else fill(one, _WIDTH) for one in paragraphs) + "\n"
 
 
 def counted(records: Sequence[Record]) -> str:
-    """The table of what the emulator counted."""
+    """Return the table of what the emulator counted."""
     return markdown(_COUNTED, map(_counted_cells, records))
 
 
@@ -183,7 +183,7 @@ def _counted_cells(record: Record) -> list[str]:
 
 
 def product_of(record: Record) -> str:
-    """Its sizes, and which matrices are transposed views.
+    """Return its sizes, and which matrices are transposed views.
 
     >>> product_of({"batch": 1, "m": 4, "n": 8, "k": 16, "layouts": "nt"})
     '4x8x16, B transposed'
@@ -197,13 +197,13 @@ def product_of(record: Record) -> str:
 
 
 def ratio_of(record: Record) -> float:
-    """The time of torch.matmul over that of the chosen configuration."""
+    """Return the time of torch.matmul over that of the chosen configuration."""
     seconds = record["seconds"]
     return float(seconds[LIBRARY] / seconds[record["chosen"]])
 
 
 def mean(ratios: Sequence[float]) -> float:
-    """The geometric mean.
+    """Return the geometric mean.
 
     >>> round(mean([0.5, 2.0]), 6)
     1.0
@@ -212,7 +212,7 @@ def mean(ratios: Sequence[float]) -> float:
 
 
 def grouped(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
-    """The records by class and type, in their order."""
+    """Return the records by class and type, in their order."""
     found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         found.setdefault((record["kind"], record["dtype"]), []).append(record)
@@ -244,12 +244,12 @@ def _means(records: Sequence[Record]) -> list[str]:
 
 
 def _fastest(record: Record) -> float:
-    """Seconds of the fastest configuration that was timed."""
+    """Return seconds of the fastest configuration that was timed."""
     return float(min(seconds for name, seconds in record["seconds"].items() if name not in {LIBRARY, FLOOR}))
 
 
 def _slower(records: Sequence[Record]) -> Iterator[str]:
-    """Every product that the library computes faster."""
+    """Yield every product that the library computes faster."""
     found = sorted((one for one in records if ratio_of(one) < SLOWER), key=ratio_of)
     yield "### Where torch.matmul is faster\n"
     if not found:
@@ -267,7 +267,7 @@ def _slower(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _classes(records: Sequence[Record]) -> Iterator[str]:
-    """A table for each class."""
+    """Yield a table for each class."""
     for kind in dict.fromkeys(one["kind"] for one in records):
         yield f"### {kind.capitalize()}\n"
         yield markdown(_MEASURED, [_measured_cells(one) for one in records if one["kind"] == kind])

@@ -13,7 +13,7 @@ DEVICE = "cuda"
 
 
 def needs_torch() -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where torch is not installed."""
+    """Raise :class:`~matmill.errors.ArgumentError` where torch is not installed."""
     if "torch" not in installed():
         raise ArgumentError(
             argument="torch",
@@ -26,7 +26,7 @@ def needs_torch() -> None:
 def random_operands(
     sizes: tuple[int, int, int], dtype: str, layouts: str, *, batch: int = 1, device: str = DEVICE
 ) -> tuple[Any, Any]:
-    """Matrices m x k and k x n of normal numbers, or batches of them, as torch's tensors.
+    """Return matrices m x k and k x n of normal numbers, or batches of them, as torch's tensors.
 
     ``layouts`` are those of A and B: n for rows, t for columns that are contiguous.
     """
@@ -56,11 +56,11 @@ class Tensors:
         self.generator.manual_seed(seed)
 
     def poison(self) -> None:
-        """Sets all bits of ``out``: NaN, or -1, which one in 256 results of int8 is and one in 2**32 of int32."""
+        """Set all bits of ``out``: NaN, or -1, which one in 256 results of int8 is and one in 2**32 of int32."""
         self.out.view(self.torch.uint8).fill_(0xFF)
         self.synchronize()
 
     def synchronize(self) -> None:
-        """Waits until torch's work on the device is done: a clock's stream waits for no other stream."""
+        """Wait until torch's work on the device is done: a clock's stream waits for no other stream."""
         if self.out.is_cuda:
             self.torch.cuda.synchronize()

@@ -128,7 +128,7 @@ such a tile.
 
 
 def tile_of(config: Config) -> str:
-    """A tile in a few characters."""
+    """Return a tile in a few characters."""
     pingpong = " pingpong" if config["PINGPONG"] else ""
     cluster = config["CLUSTER_M"], config["CLUSTER_N"]
     return f"{config['BM']}x{config['BN']}{pingpong}" + (
@@ -137,7 +137,7 @@ def tile_of(config: Config) -> str:
 
 
 def counted(rows: Sequence[Record]) -> str:
-    """The table of what ``benchmarks/wgmma_sass.py`` counts."""
+    """Return the table of what ``benchmarks/wgmma_sass.py`` counts."""
     cells = [
         [
             one["tile"],
@@ -153,14 +153,14 @@ def counted(rows: Sequence[Record]) -> str:
 
 
 def recorded_tiles(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``wgmma_sass.py`` and ``wgmma_tiles.py`` recorded."""
+    """Return what ``wgmma_sass.py`` and ``wgmma_tiles.py`` recorded."""
     names = ("wgmma_sass.json", "wgmma_tiles_h200.json")
     found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
     return found[0], found[1]
 
 
 def wgmma_page(machine_code: Record, measured: Record) -> str:
-    """The page."""
+    """Return the page."""
     parts = [
         _TEXT,
         _MACHINE_CODE.format(nvrtc=machine_code["nvrtc"]),
@@ -171,7 +171,7 @@ def wgmma_page(machine_code: Record, measured: Record) -> str:
 
 
 def _speed(measured: Record) -> list[str]:
-    """Predicted and measured shares of the peak, and where they differ."""
+    """Return predicted and measured shares of the peak, and where they differ."""
     peak = H200.matrix_flops["bfloat16"]
     headings = ["tile", "operands B/clock", "TMA B/clock", "bounded by"]
     for n in SIZES:
@@ -204,14 +204,14 @@ def _speed(measured: Record) -> list[str]:
 
 
 def _bandwidths(problem: Gemm, config: Config) -> tuple[str, str]:
-    """Bytes per clock that products read from shared memory and that TMA writes there, at the full rate of products."""
+    """Return the bytes per clock that products read from shared memory and TMA writes, at the full rate of products."""
     clocks = config["BM"] * config["BN"] * config["BK"] / _FMAS
     written = (config["BM"] + config["BN"]) * SPAN
     return f"{(demand(problem, config, H200).shared - written) / clocks:.0f}", f"{written / clocks:.0f}"
 
 
 def _delivered(measured: Record) -> str:
-    """What L2 delivered to the SMs, for tiles that the model says it bounds."""
+    """Return what L2 delivered to the SMs, for tiles that the model says it bounds."""
     ranges = []
     for n in SIZES:
         problem, seconds = packed(n, n, n, BF16, "column"), _seconds(measured, n)
@@ -231,13 +231,13 @@ def _delivered(measured: Record) -> str:
 
 
 def _last_wave(problem: Gemm, config: Config) -> str:
-    """The share of the GPU's blocks that have a tile in the last wave."""
+    """Return the share of the GPU's blocks that have a tile in the last wave."""
     clusters = H200.sms // (config["CLUSTER_M"] * config["CLUSTER_N"])
     return units.percent(((work_tiles(problem, config) - 1) % clusters + 1) / clusters)
 
 
 def _seconds(measured: Record, n: int) -> dict[str, float]:
-    """Seconds of each tile as it is configured today but for registers, and of the library."""
+    """Return seconds of each tile as it is configured today but for registers, and of the library."""
     key = {"m": n, "n": n, "k": n, "dtype": BF16.name, "layout": "column"}
     (found,) = (one["seconds"] for one in measured["records"] if key.items() <= one.items())
     seconds = {LIBRARY: float(found[LIBRARY])}

@@ -63,7 +63,7 @@ class Trial:
     written: tuple[str, ...] = ("D",)
 
     def source(self, changes: Sequence[Change] = ()) -> Source:
-        """The translation unit, after ``changes`` to its own files."""
+        """Return the translation unit, after ``changes`` to its own files."""
         dtype = ALL[next(iter(self.operands.values())).dtype.name]
         files = {*FOLDER.glob("*.cuh"), self.folder / f"{self.kernel}.cuh"}
         own = {f"hopper/{path.name}": path.read_text(encoding="utf-8") for path in files}
@@ -75,13 +75,13 @@ class Trial:
         return Source(f"hopper/{self.kernel}", self.kernel, text, tuple(sorted([*own.items(), *included(library)])))
 
     def arrays(self) -> dict[str, Array]:
-        """The operands, and a D with its margin, all of whose bits are set: NaN in each type of float."""
+        """Return the operands, and a D with its margin, all of whose bits are set: NaN in each type of float."""
         rows, columns = self.wanted.shape
         poison = np.full((rows + 1, columns + MARGIN), -1, f"i{self.result.itemsize}")
         return {**self.operands, "D": poison.view(self.result.numpy)}
 
     def excess(self, d: Array) -> float:
-        """The largest error of D over its limit; infinite where a value is missing or the margin was written."""
+        """Return the largest error of D over its limit; infinite where a value is missing or the margin was written."""
         rows, columns = self.wanted.shape
         error = np.abs(d[:rows, :columns].astype(np.float64) - self.wanted)
         margin = d.view(f"i{self.result.itemsize}").copy()
@@ -94,12 +94,12 @@ class Trial:
 def box_map(
     pointer: Pointer, shape: tuple[int, int], pitch: int, dtype: DType, *, box: tuple[int, int], swizzle: int = SWIZZLE
 ) -> TensorMap:
-    """The map of a row-major matrix whose rows are ``pitch`` elements apart, for boxes of so many rows and columns."""
+    """Give map of a row-major matrix whose rows are ``pitch`` elements apart, for boxes of so many rows and columns."""
     return TensorMap(pointer, dtype.name, shape[::-1], (pitch * dtype.itemsize,), box[::-1], swizzle)
 
 
 def copy(rows: int, columns: int, *, box: tuple[int, int] = (32, 64), blocks: int = 3, seed: int = 0) -> Trial:
-    """``tile_copy`` of a float32 matrix whose ``columns`` are a multiple of 4."""
+    """Return ``tile_copy`` of a float32 matrix whose ``columns`` are a multiple of 4."""
     x = np.random.default_rng(seed).uniform(-1, 1, (rows, columns)).astype(np.float32)
 
     def launch(pointers: Pointers) -> Launch:
@@ -118,7 +118,7 @@ def copy(rows: int, columns: int, *, box: tuple[int, int] = (32, 64), blocks: in
 def _operands(
     m: int, n: int, k: int, *, dtype: DType, config: Config, seed: int | None
 ) -> tuple[dict[str, Array], Array, Array]:
-    """A and B as the kernel takes them, their product in float64, and the limit of errors of float32 sums.
+    """Return A and B as the kernel takes them, their product in float64, and the limit of errors of float32 sums.
 
     Without a seed nothing is drawn and multiplied: then only the shapes mean anything.
 
@@ -143,7 +143,7 @@ def _operands(
 
 
 def _maps(pointers: Pointers, operands: dict[str, Array], config: Config, rows: dict[str, int]) -> list[TensorMap]:
-    """The maps of A and B: boxes of ``rows`` x 64 of k, or where they are transposed 64 of k x 64."""
+    """Return the maps of A and B: boxes of ``rows`` x 64 of k, or where they are transposed 64 of k x 64."""
     constants = dict(config.constants)
     return [
         box_map(
@@ -158,7 +158,10 @@ def _maps(pointers: Pointers, operands: dict[str, Array], config: Config, rows: 
 
 
 def wgmma_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0, **constants: int) -> Trial:
-    """``wgmma_product``. Constants: BN, A_TRANSPOSED, B_TRANSPOSED, A_REGISTERS; stored rows are multiples of 8."""
+    """Return ``wgmma_product``.
+
+    Constants: BN, A_TRANSPOSED, B_TRANSPOSED, A_REGISTERS; stored rows are multiples of 8.
+    """
     config = Config.of(**{"BN": 128, "A_TRANSPOSED": 0, "B_TRANSPOSED": 0, "A_REGISTERS": 0, **constants})
     operands, wanted, limit = _operands(m, n, k, dtype=dtype, config=config, seed=seed)
 
@@ -176,7 +179,7 @@ def wgmma_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0,
 def _staged(
     kernel: str, config: Config, operands: dict[str, Array], product: tuple[Array, Array], numbers: tuple[int, ...]
 ) -> Callable[[dict[str, int], Dim3, Dim3], Trial]:
-    """A product whose blocks stage tiles for two consumers: what is left are rows of boxes, grid and cluster."""
+    """Return a product whose blocks stage tiles for two consumers: what is left are rows of boxes, grid and cluster."""
     dtype = ALL[operands["A"].dtype.name]
     wanted, limit = product
     (m, n), bn = wanted.shape, config["BN"]
@@ -196,14 +199,14 @@ def _staged(
 
 
 def stages(bn: int) -> int:
-    """As many stages as fit in shared memory beside the tile of D."""
+    """Return as many stages as fit in shared memory beside the tile of D."""
     return (MOST_SHARED - 128 * bn * 2) // ((128 + bn) * SWIZZLE + 16)
 
 
 def persistent_product(
     m: int, n: int, k: int, *, dtype: DType = BF16, blocks: int = SMS, seed: int | None = 0, **constants: int
 ) -> Trial:
-    """``persistent_product``. Constants: BN, STAGES, GROUP_M, B_TRANSPOSED; stored rows are multiples of 8."""
+    """Return ``persistent_product``. Constants: BN, STAGES, GROUP_M, B_TRANSPOSED; stored rows are multiples of 8."""
     bn = constants.get("BN", 256)
     config = Config.of(**{"BN": bn, "STAGES": stages(bn), "GROUP_M": 8, "B_TRANSPOSED": 0, **constants})
     operands, *product = _operands(m, n, k, dtype=dtype, config=config, seed=seed)
@@ -213,7 +216,7 @@ def persistent_product(
 
 
 def multicast_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int | None = 0, **constants: int) -> Trial:
-    """``multicast_product``. Constants: BN, STAGES, SHARES_B; stored rows are multiples of 8."""
+    """Return ``multicast_product``. Constants: BN, STAGES, SHARES_B; stored rows are multiples of 8."""
     bn = constants.get("BN", 128)
     config = Config.of(**{"BN": bn, "STAGES": stages(bn), "B_TRANSPOSED": 0, "SHARES_B": 1, **constants})
     operands, *product = _operands(m, n, k, dtype=dtype, config=config, seed=seed)
@@ -225,7 +228,7 @@ def multicast_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int 
 
 
 def on_gpu(trial: Trial, device: GPU, times: int = 1) -> list[Array]:
-    """D after each of so many launches, poisoned before each."""
+    """Return D after each of so many launches, poisoned before each."""
     arrays, found = trial.arrays(), []
     binary = compile_source(trial.source(), TARGET)
     with ExitStack() as stack:
@@ -243,7 +246,7 @@ def on_gpu(trial: Trial, device: GPU, times: int = 1) -> list[Array]:
 def in_emulator(
     trial: Trial, changes: Sequence[Change] = (), *, late_copies: bool = False, schedule: int = 0
 ) -> tuple[Array, emulator.Report]:
-    """D and the emulator's report, hazards among it; the options are those of ``emulator.run``."""
+    """Return D and the emulator's report, hazards among it; the options are those of ``emulator.run``."""
     memory, arrays = emulator.Memory(), trial.arrays()
     pointers = {
         name: memory.bind(name, array, access="rw" if name in trial.written else "r") for name, array in arrays.items()
@@ -263,7 +266,7 @@ SMALL: dict[str, Callable[[], Trial]] = {
 
 
 def main() -> None:
-    """Runs the kernels and prints how far they are from float64."""
+    """Run the kernels and print how far they are from float64."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = "emulator" if unavailable() else "gpu"
     parser.add_argument("--executor", choices=("gpu", "emulator"), default=here, help="default here: %(default)s")

@@ -49,7 +49,7 @@ def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
 
 @lru_cache(maxsize=1024)
 def choose_transpose_add(problem: Geam, arch: Arch) -> Choice[Geam]:
-    """:func:`choose` for a transpose-add."""
+    """Return :func:`choose` for a transpose-add."""
     return choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
 
 
@@ -87,7 +87,7 @@ def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
 
 
 def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
-    """:func:`choose` among given kernels: the legal configuration whose calls are predicted to be fastest.
+    """Return :func:`choose` among given kernels: the legal configuration whose calls are predicted to be fastest.
 
     Calls in a row take the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about equal
     calls, as where the host decides, the configuration with the least GPU time wins.
@@ -128,7 +128,7 @@ def _us(seconds: float) -> str:
 
 
 def call_seconds(kernel: Kernel[P], problem: P, seconds: float, times: int = 1) -> float:
-    """Seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer.
+    """Return seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer.
 
     A call solves ``problem`` so many ``times``, each at other addresses.
     """

@@ -32,7 +32,7 @@ class Config:
 
     @classmethod
     def of(cls, **constants: int) -> Config:
-        """A config from keyword arguments."""
+        """Return a config from keyword arguments."""
         return cls(tuple(sorted(constants.items())))
 
     def __getitem__(self, name: str) -> int:
@@ -42,7 +42,7 @@ class Config:
         return name in self._values
 
     def get(self, name: str, default: int = 0) -> int:
-        """A constant that not every kernel has."""
+        """Return a constant that not every kernel has."""
         return self._values.get(name, default)
 
     @cached_property
@@ -51,15 +51,15 @@ class Config:
         return dict((*self.launch, *self.constants))
 
     def replace(self, **changes: int) -> Config:
-        """The config with some compiled constants changed or added."""
+        """Return the config with some compiled constants changed or added."""
         return replace(self, constants=tuple(sorted({**dict(self.constants), **changes}.items())))
 
     def launched(self, **changes: int) -> Config:
-        """The config with some constants of the launch changed or added."""
+        """Return the config with some constants of the launch changed or added."""
         return replace(self, launch=tuple(sorted({**dict(self.launch), **changes}.items())))
 
     def cxx(self) -> str:
-        """The ``struct Config`` that the kernel's source reads its constants from."""
+        """Return the ``struct Config`` that the kernel's source reads its constants from."""
         lines = [f"  static constexpr int {name} = {value};" for name, value in self.constants]
         return "\n".join(["struct Config {", *lines, "};"])
 

@@ -39,7 +39,7 @@ _BLOCK_BYTES = 64 << 20
 
 
 def inner(e: Any, f: Any, *, alpha: float = 1.0) -> Any:
-    """``alpha * (e @ f)`` as a Dask array (m, n) of one block, for Dask arrays ``e`` (m, k) and ``f`` (k, n).
+    """Return ``alpha * (e @ f)`` as a Dask array (m, n) of one block, for Dask arrays ``e`` (m, k) and ``f`` (k, n).
 
     Both are chunked along k alone, at the same k or else at any: then blocks are cut where either one is. m and n may
     be any numbers whose result fits a worker. Elements are float32, float64, float16 or bfloat16; 16-bit ones are
@@ -83,7 +83,7 @@ def inner(e: Any, f: Any, *, alpha: float = 1.0) -> Any:
 
 
 def gram(x: Any, *, alpha: float = 1.0) -> Any:
-    """``alpha * (x.T @ x)`` as a Dask array (n, n) of one block, for a Dask array ``x`` (k, n) chunked along its rows.
+    """Return ``alpha * (x.T @ x)`` as a Dask array (n, n) of one block, for ``x`` (k, n) chunked along its rows.
 
     Symmetric to the bit. Everything else is as in :func:`inner`; rows need not be counted, as in arrays that come from
     data frames.
@@ -108,7 +108,7 @@ def gram(x: Any, *, alpha: float = 1.0) -> Any:
 
 
 def from_npy(path: str | Path, *, rows: int | None = None) -> Any:
-    """The array in a ``.npy`` file as a Dask array, whose blocks of ``rows`` each worker reads from the file.
+    """Return the array in a ``.npy`` file as a Dask array, whose blocks of ``rows`` each worker reads from the file.
 
     The file must be where every worker can read it, and hold its rows one after another. Only its header is read now.
     By default a block is 64 MiB. A file that has become shorter raises :class:`~matmill.errors.TruncatedFileError` when
@@ -132,7 +132,7 @@ def from_npy(path: str | Path, *, rows: int | None = None) -> Any:
 
 
 def _read(path: str, offset: int, block_info: Any = None) -> Any:
-    """The rows of one block, by reading: what a map of a file that is cut short does would end the worker."""
+    """Return the rows of one block, by reading: what a map of a file that is cut short does would end the worker."""
     here = block_info[None]
     (start, stop), *others = here["array-location"]
     row = math.prod(end for _, end in others)
@@ -152,7 +152,7 @@ def _read(path: str, offset: int, block_info: Any = None) -> Any:
 
 
 def _product(e: Any, f: Any) -> Any:
-    """One block's product, in the type of the sums, with an axis of 1 in front."""
+    """Return one block's product, in the type of the sums, with an axis of 1 in front."""
     return ops.matmul(e, f, out_dtype=_sums(e))[None]
 
 
@@ -166,7 +166,7 @@ def _sums(x: Any) -> str | None:
 
 
 def _added(parts: Any, dtype: DType, alpha: float) -> Any:
-    """The sum of all products, by a tree of the same form for the same chunks; then scaled and rounded, once."""
+    """Return the sum of all products, by a tree of the same form for the same chunks; then scaled and rounded, once."""
     scale = dtype.accumulator.scalar(scalar(alpha, "alpha"))
     return da.reduction(
         parts,
@@ -199,7 +199,7 @@ def _finished(parts: Any, axis: Any, keepdims: Any, *, scale: Any, dtype: Any) -
 
 
 def _check_blocks(name: str, x: Any, extents: str, whole: int) -> None:
-    """A Dask array of two dimensions, of which ``whole`` is in one block."""
+    """Check that a Dask array has two dimensions, of which ``whole`` is in one block."""
     if not isinstance(x, da.Array):
         raise ArgumentError(
             argument=name,
@@ -237,5 +237,5 @@ def _checked_sizes(e: Any, f: Any) -> None:
 
 
 def _meta(x: Any, ndim: int, dtype: DType) -> Any:
-    """An empty array of the library that the blocks are of."""
+    """Return an empty array of the library that the blocks are of."""
     return meta_from_array(x, ndim=ndim, dtype=dtype.numpy)

@@ -11,12 +11,14 @@ LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def load() -> ctypes.CDLL:
-    """The library, loaded. Raises ``OSError`` where no driver is installed."""
+    """Return the library, loaded. Raises ``OSError`` where no driver is installed."""
     return ctypes.CDLL(LIBRARY)
 
 
 def launcher(library: ctypes.CDLL) -> Callable[[int, int, int, None], int]:
-    """``cuLaunchKernelEx`` (CUDA driver API): addresses of a ``CUlaunchConfig``, a kernel, its parameters, and None.
+    """Return ``cuLaunchKernelEx`` (CUDA driver API).
+
+    Addresses of a ``CUlaunchConfig``, a kernel, its parameters, and None.
 
     A call takes 0.2 µs on its own way to the driver; through objects for stream and configuration it takes several.
     """
@@ -25,17 +27,17 @@ def launcher(library: ctypes.CDLL) -> Callable[[int, int, int, None], int]:
 
 
 def current_context(library: ctypes.CDLL) -> Callable[[int], int]:
-    """``cuCtxGetCurrent`` (CUDA driver API): writes the address of the calling thread's context to an address."""
+    """Give ``cuCtxGetCurrent`` (CUDA driver API): writes the address of the calling thread's context to an address."""
     return _function(library, "cuCtxGetCurrent", ctypes.c_void_p)
 
 
 def is_capturing(library: ctypes.CDLL) -> Callable[[int, int], int]:
-    """``cuStreamIsCapturing`` (CUDA driver API): writes 0, as 32 bits, where no graph captures a stream."""
+    """Return ``cuStreamIsCapturing`` (CUDA driver API): writes 0, as 32 bits, where no graph captures a stream."""
     return _function(library, "cuStreamIsCapturing", ctypes.c_void_p, ctypes.c_void_p)
 
 
 def stream_id(library: ctypes.CDLL) -> Callable[[int, int], int]:
-    """``cuStreamGetId`` (CUDA driver API): writes 64 bits that no other stream of the process ever has."""
+    """Return ``cuStreamGetId`` (CUDA driver API): writes 64 bits that no other stream of the process ever has."""
     return _function(library, "cuStreamGetId", ctypes.c_void_p, ctypes.c_void_p)
 
 

@@ -39,7 +39,10 @@ class DType:
         return self.wider or self
 
     def scalar(self, value: float) -> np.generic:
-        """``value`` as a kernel argument of exactly this type: too large is infinite, and integers wrap, as in C."""
+        """Return ``value`` as a kernel argument of exactly this type.
+
+        Too large is infinite, and integers wrap, as in C.
+        """
         if self.numpy.kind in "iu":
             wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
             return wrapped
@@ -88,7 +91,7 @@ SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64
 
 
 def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
-    """The name among ``known`` that a user's ``text`` means, long or short, in upper or lower case.
+    """Return the name among ``known`` that a user's ``text`` means, long or short, in upper or lower case.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -109,7 +112,7 @@ _NARROW = re.compile("bool|u?int(1|2|4|8|16)|float[468]_.*")
 
 
 def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DType] = ALL) -> DType:
-    """The table's row for a NumPy dtype.
+    """Return the table's row for a NumPy dtype.
 
     Raises :class:`~matmill.errors.DTypeError` for a type outside the table or one in foreign byte order.
 
@@ -130,7 +133,7 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
 
 
 def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DType:
-    """The element type that a product of elements of ``dtype`` is asked to have.
+    """Return the element type that a product of elements of ``dtype`` is asked to have.
 
     ``asked`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It may
     be float32 for 16-bit elements and float64 for float32 ones, which are then summed in it. Raises
@@ -174,7 +177,7 @@ def widest(dtype: DType) -> DType | None:
 
 
 def summed(dtype: DType, result: DType) -> DType:
-    """The type that kernels take elements of ``dtype`` as, whose product is to have the type ``result``.
+    """Return the type that kernels take elements of ``dtype`` as, whose product is to have the type ``result``.
 
     >>> summed(F32, F64).accumulator.name, summed(F32, F32).accumulator.name, summed(F16, F32).name
     ('float64', 'float32', 'float16')

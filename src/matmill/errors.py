@@ -103,7 +103,7 @@ def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError
 
 
 def by_copy(argument: str, fix: str) -> str:
-    """The advice to use a copy of an argument, but for ``out``: a copy of it would get the result and be thrown away.
+    """Return the advice to use a copy of an argument, but for ``out``, whose copy would be thrown away.
 
     >>> by_copy("a", "Pass a.copy()."), by_copy("out", "Pass out.copy().")
     ('Pass a.copy().', 'Omit out= and use the array that is returned.')
@@ -115,7 +115,7 @@ OMIT_OUT = "Omit out= and use the array that is returned."
 
 
 def size(nbytes: int) -> str:
-    """A number of bytes, for messages.
+    """Return a number of bytes, for messages.
 
     >>> size(1000), size(3 << 29), size(2**81), size(2**100)
     ('1000 bytes', '1.50 GiB', '2.00 YiB', '1,048,576.00 YiB')
@@ -132,7 +132,7 @@ _FEW_LETTERS = 3
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for ``name`` where one of ``known`` was wanted, with the nearest name, if one is near.
+    """Return the error for ``name`` where one of ``known`` was wanted, with the nearest name, if one is near.
 
     >>> str(unknown_name("arch", "h20", ["t4", "h200"]))
     "arch: got 'h20'; wanted one of t4, h200. Did you mean 'h200'?"

@@ -111,7 +111,7 @@ class AuxLaunch(Generic[P]):
     file: str = "kernel.cuh"
 
     def of_problem(self, problem: P) -> AuxLaunch[P]:
-        """The launch with the constants that depend on the problem."""
+        """Return the launch with the constants that depend on the problem."""
         if self.constants is None:
             return self
         return replace(self, config=self.config.replace(**self.constants(problem)), constants=None)
@@ -155,7 +155,7 @@ class Kernel(Generic[P]):
     work_tiles: Callable[[P, Config], tuple[int, int]] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
-        """Why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
+        """Say why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
         reason = self.why_not_config(problem, self.config, arch)
         if reason is not None:
             return reason
@@ -164,20 +164,20 @@ class Kernel(Generic[P]):
         return next(filter(None, (_why_not_geometry(shape(problem, self.config), arch) for shape in shapes)), None)
 
     def workspace(self, problem: P) -> int:
-        """Bytes of workspace that all launches together need; 0 for most kernels."""
+        """Count the bytes of workspace that all launches together need; 0 for most kernels."""
         return 0 if self.workspace_bytes is None else self.workspace_bytes(problem, self.config)
 
     def counts(self, problem: P) -> bool:
-        """Whether a counter saves the launches in ``after``."""
+        """Tell whether a counter saves the launches in ``after``."""
         return self.last_block_reduces is not None and self.last_block_reduces(problem, self.config)
 
     def count_launches(self, problem: P) -> int:
-        """The number of launches, given a counter."""
+        """Return the number of launches, given a counter."""
         after = () if self.counts(problem) else self.after
         return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
-        """The launch that computes ``problem`` on ``operands``.
+        """Return the launch that computes ``problem`` on ``operands``.
 
         Raises :class:`~matmill.errors.ArgumentError` for a kernel of several launches: :meth:`launches` gives them all.
         """
@@ -192,11 +192,11 @@ class Kernel(Generic[P]):
         return launches[0]
 
     def launches(self, problem: P, operands: GemmOperands) -> tuple[Launch, ...]:
-        """The launches of :meth:`steps`, without their programs."""
+        """Return the launches of :meth:`steps`, without their programs."""
         return tuple(launch for _, launch in self.steps(problem, operands))
 
     def steps(self, problem: P, operands: GemmOperands) -> tuple[tuple[Program, Launch], ...]:
-        """The launches that compute ``problem`` on ``operands``, in order, each with the program that it launches.
+        """Return the launches that compute ``problem`` on ``operands``, in order, each with its program.
 
         They run on one stream. Raises :class:`~matmill.errors.ArgumentError` where a workspace is needed and
         ``operands`` has none.
@@ -226,11 +226,11 @@ class Kernel(Generic[P]):
         return (*around(self.before), own, *around(() if operands.counter else self.after))
 
     def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
-        """Those of ``aux`` that ``problem`` needs."""
+        """Return those of ``aux`` that ``problem`` needs."""
         return tuple(one.of_problem(problem) for one in aux if one.needed is None or one.needed(problem, self.config))
 
     def with_config(self, config: Config) -> Kernel[P]:
-        """The same kernel with other constants."""
+        """Return the same kernel with other constants."""
         return replace(self, config=config)
 
 
@@ -275,7 +275,7 @@ class Production(Generic[P]):
         return predicted
 
     def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
-        """The kernel with each configuration that is legal for ``problem``."""
+        """Return the kernel with each configuration that is legal for ``problem``."""
         kernels = (self.kernel.with_config(config) for config in self.space(problem, arch))
         return (kernel for kernel in kernels if kernel.why_not(problem, arch) is None)
 
@@ -306,7 +306,7 @@ class Rung(Generic[P]):
     tune: Callable[[P, Arch], Config] | None = None
 
     def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
-        """The kernel with this rung's constants for ``problem`` on ``arch``."""
+        """Return the kernel with this rung's constants for ``problem`` on ``arch``."""
         return self.kernel if self.tune is None else self.kernel.with_config(self.tune(problem, arch))
 
     @property
@@ -316,11 +316,11 @@ class Rung(Generic[P]):
 
 
 def always(_problem: object, _config: Config, _arch: Arch) -> None:
-    """``why_not_config`` of a kernel that takes every problem."""
+    """Take every problem: a kernel's ``why_not_config``."""
 
 
 def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """``why_not_config`` of a kernel that needs m, n and k to be multiples of fixed numbers."""
+    """Return ``why_not_config`` of a kernel that needs m, n and k to be multiples of fixed numbers."""
 
     def why_not(problem: Gemm, _config: Config, _arch: Arch) -> str | None:
         for name, value, factor in (("m", problem.m, m), ("n", problem.n, n), ("k", problem.k, k)):
@@ -332,7 +332,7 @@ def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arc
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The least integer that is at least a / b, for b > 0.
+    """Return the least integer that is at least a / b, for b > 0.
 
     >>> ceil_div(7, 4)
     2

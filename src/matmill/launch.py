@@ -71,7 +71,7 @@ class Struct:
 
     @classmethod
     def of(cls, *members: Pointer | np.generic) -> Struct:
-        r"""The struct of these members, each at the next multiple of its size, where C++ puts it.
+        r"""Return the struct of these members, each at the next multiple of its size, where C++ puts it.
 
         >>> Struct.of(np.int32(3), np.float64(0)).data[:8]
         b'\x03\x00\x00\x00\x00\x00\x00\x00'
@@ -91,7 +91,7 @@ Encode: TypeAlias = Callable[[TensorMap, int], bytes]
 
 
 def size_and_alignment(value: Argument) -> tuple[int, int]:
-    """Bytes of a parameter and what its address must be a multiple of.
+    """Return bytes of a parameter and what its address must be a multiple of.
 
     >>> size_and_alignment(np.float64(0)), size_and_alignment(Pointer("A", 0))
     ((8, 8), (8, 8))
@@ -105,7 +105,7 @@ def size_and_alignment(value: Argument) -> tuple[int, int]:
 
 
 def in_memory(value: Argument, encode: Encode) -> bytes:
-    """A parameter as the device reads it: little-endian, and tensor maps as ``encode`` makes them."""
+    """Return a parameter as the device reads it: little-endian, and tensor maps as ``encode`` makes them."""
     if isinstance(value, Struct):
         return value.data
     if isinstance(value, TensorMap):
@@ -129,7 +129,7 @@ STATIC_SHARED = 48 << 10
 
 
 def shared_per_block(capability: tuple[int, int]) -> int:
-    """The most bytes of shared memory of a block on GPUs of a compute capability; of an unknown one, of any GPU.
+    """Return the most bytes of shared memory of a block on GPUs of a compute capability; of an unknown one, of any GPU.
 
     >>> shared_per_block((9, 0)), shared_per_block((6, 1))
     (232448, 49152)
@@ -147,7 +147,7 @@ _MOST = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 def why_not_shape(
     grid: Dim3, block: Dim3, dynamic: int, *, most_threads: int, most_shared: int, static: int = 0
 ) -> str | None:
-    """What keeps a GPU from a launch of this shape, if anything.
+    """Return what keeps a GPU from a launch of this shape, if anything.
 
     ``dynamic`` and ``static`` are a block's bytes of shared memory, of which a GPU allows ``most_shared`` together;
     ``most_threads`` are the threads that it allows in a block.
@@ -172,7 +172,7 @@ Numbers = TypeVar("Numbers", int, NDArray[np.int64])
 
 
 def coordinates(number: Numbers, shape: Dim3) -> tuple[Numbers, Numbers, Numbers]:
-    """A linear number, or each of an array, as x, y, z in a grid or block of ``shape``.
+    """Return a linear number, or each of an array, as x, y, z in a grid or block of ``shape``.
 
     >>> coordinates(7, (2, 3, 4))
     (1, 0, 1)

@@ -86,7 +86,7 @@ def matmul(
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """``activation(alpha * (a @ b) + beta * c + bias)`` of float32, float64, float16 or bfloat16.
+    """Return ``activation(alpha * (a @ b) + beta * c + bias)`` of float32, float64, float16 or bfloat16.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
@@ -198,7 +198,7 @@ def inner(
     executor: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
+    """Return ``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
 
     ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
@@ -242,7 +242,7 @@ def transpose_add(
     stream: object = None,
     executor: Executor | None = None,
 ) -> A:
-    """``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
+    """Return ``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
     float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (``x``
@@ -292,7 +292,7 @@ def transpose_add(
 
 
 def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executor | None = None) -> A:
-    """``x.swapaxes(-2, -1)`` in memory of its own, packed row-major or as ``out`` is.
+    """Return ``x.swapaxes(-2, -1)`` in memory of its own, packed row-major or as ``out`` is.
 
     ``x`` is (..., c, r) and the result (..., r, c), of the same bits: not even a signalling NaN changes. Everything
     else is as in :func:`transpose_add`.
@@ -380,7 +380,7 @@ def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any,
 def _delivered(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
-    """The result, from the backend that was chosen."""
+    """Return the result, from the backend that was chosen."""
     if request.out is not None:
         will_write(request.array, request.out.library)
     if call.signature or request.home.device[0] == "cuda":

@@ -51,7 +51,7 @@ class Parameters:
 
     @classmethod
     def of(cls, **fields: str) -> Parameters:
-        """Parameters from keyword arguments, in their order."""
+        """Return parameters from keyword arguments, in their order."""
         return cls(tuple(fields.items()))
 
     @property
@@ -60,7 +60,7 @@ class Parameters:
         return ("matmill/ptx/tensor_map.cuh",) if any(kind == _TENSOR_MAP for _, kind in self.fields) else ()
 
     def cxx(self, dtype: DType) -> str:
-        """The struct and the two macros, for elements of ``dtype``, which the source calls ``Scalar``."""
+        """Return the struct and the two macros, for elements of ``dtype``, which the source calls ``Scalar``."""
         types = {"Acc": dtype.accumulator.cxx, "Index": "long long"}
         fields = []
         for name, kind in self.fields:
@@ -80,7 +80,7 @@ class Parameters:
         )
 
     def pack(self, dtype: DType, **values: Value | float) -> tuple[Value, ...]:
-        """The arguments of a launch in order: ``values`` by name, numbers as wide as their fields.
+        """Return the arguments of a launch in order: ``values`` by name, numbers as wide as their fields.
 
         Raises :class:`~matmill.errors.ArgumentError` for names that are missing or too many, for a value of another
         kind than its field, and for an integer that its field does not hold.

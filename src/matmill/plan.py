@@ -65,7 +65,7 @@ class Ready(Generic[P]):
     def launches(
         self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
     ) -> tuple[Launch, ...]:
-        """What computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
+        """Return what computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
         return self.choice.kernel.launches(self.problem, _operands(addresses, offsets, alpha, beta))
 
 
@@ -78,7 +78,7 @@ def _operands(
 
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
-    """Choice and source for each stage: the pure middle of the flow, which needs no GPU."""
+    """Return choice and source for each stage: the pure middle of the flow, which needs no GPU."""
     return tuple(_ready(stage, arch) for stage in fit_batches(stages, arch))
 
 
@@ -107,7 +107,7 @@ class _Step:
         return len(self._kernels) == 1 and self._at_once
 
     def bound(self, alpha: float, beta: float) -> _Bound:
-        """A frame with these scalars."""
+        """Return a frame with these scalars."""
         frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
         calls = tuple((kernel, *call) for kernel, call in zip(self._kernels, frame.calls, strict=True))
         return frame.bind, None if self._at_once else self._at_offsets, calls
@@ -144,7 +144,7 @@ class Plan:
         self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
 
     def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
-        """Enqueues the launches on a stream and returns without waiting; several threads may do so at a time.
+        """Enqueue the launches on a stream and return without waiting; several threads may do so at a time.
 
         The workspace may be used again by what comes later on the same stream.
         """
@@ -155,7 +155,7 @@ class Plan:
         enqueue(addresses, stream)
 
     def bound(self, alpha: float, beta: float) -> Enqueue:
-        """:meth:`run` with these scalars, which it then need not compare."""
+        """Return :meth:`run` with these scalars, which it then need not compare."""
         tidy, steps = self._gpu.tidy, self._steps
         if len(steps) == 1 and steps[0].once:
             return _launching(tidy, lambda: steps[0].bound(alpha, beta))
@@ -178,7 +178,7 @@ class Plan:
 
 
 def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
-    """What enqueues one launch, without loops over stages, offsets and launches, which are a fifth of it."""
+    """Return what enqueues one launch, without loops over stages, offsets and launches, which are a fifth of it."""
     free: deque[_Bound] = deque()
 
     def enqueue(addresses: Addresses, stream: int) -> None:
@@ -200,6 +200,6 @@ def _nothing(_stream: int) -> StreamBuffers:
 
 
 def _own(gpu: GPU, workspace: int) -> Callable[[int], StreamBuffers]:
-    """Room for ``workspace`` bytes and a counter, by a stream's handle."""
+    """Return room for ``workspace`` bytes and a counter, by a stream's handle."""
     find = scratch(gpu).find
     return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])

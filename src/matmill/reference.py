@@ -38,7 +38,7 @@ class Check:
 
 
 def answer(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """``alpha * a @ b + beta * c`` in float64 or ``longdouble``; shapes as in ``matmul``.
+    """Return ``alpha * a @ b + beta * c`` in float64 or ``longdouble``; shapes as in ``matmul``.
 
     ``c`` is not read where ``beta`` is 0, nor ``a`` and ``b`` where ``alpha`` is.
 
@@ -57,7 +57,7 @@ def answer(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, be
 
 
 def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """How far an element of ``alpha * a @ b + beta * c`` may be from the truth, in whatever order it was summed.
+    """Say how far an element of ``alpha * a @ b + beta * c`` may be from the truth, in whatever order it was summed.
 
     ``(k + 3) u / (1 - (k + 3) u) * |alpha| |a| |b| + 3 u |beta c|`` with the unit roundoff u (half of eps): Higham,
     Accuracy and Stability of Numerical Algorithms, section 3.5; plus one smallest normal number per term for results
@@ -83,7 +83,7 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
 
 
 def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Check:
-    """Compares every element of ``actual`` with the answer; shapes as in ``matmul``.
+    """Compare every element of ``actual`` with the answer; shapes as in ``matmul``.
 
     An element is right where it is within :func:`bound`, or, where the answer is not finite or beyond the dtype's
     range, where it is that same value. NaN where a number belongs is wrong, and so is a result of another shape or
@@ -113,7 +113,7 @@ def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: f
 
 
 def excess(actual: Array, expected: Array, limit: Array) -> float:
-    """The largest error over its bound ``limit``; infinite where a value is missing or not what it must be.
+    """Return the largest error over its bound ``limit``; infinite where a value is missing or not what it must be.
 
     >>> excess(np.float32([1.0, 2.0]), np.array([1.0, 2.5]), np.array([0.1, 1.0]))
     0.5
@@ -130,7 +130,7 @@ def excess(actual: Array, expected: Array, limit: Array) -> float:
 
 
 def _ratio(actual: Array, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float) -> float:
-    """The largest error over its bound in one block; infinite where a value is not what it must be."""
+    """Return the largest error over its bound in one block; infinite where a value is not what it must be."""
     if not actual.size:
         return 0.0
     return excess(actual, answer(a, b, c, alpha=alpha, beta=beta), bound(a, b, c, alpha=alpha, beta=beta))

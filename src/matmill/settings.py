@@ -22,7 +22,7 @@ EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
 def cache_dir() -> Path | None:
-    """Folder of the compile cache, or None where it is switched off. Nothing is created here."""
+    """Return folder of the compile cache, or None where it is switched off. Nothing is created here."""
     if os.environ.get("MATMILL_CACHE", "").lower() in {"off", "0", "no", "false"}:
         return None
     named = os.environ.get("MATMILL_CACHE_DIR")
@@ -35,7 +35,10 @@ def cache_dir() -> Path | None:
 
 
 def default_executor() -> str:
-    """The executor to use where a call names none: one of :data:`EXECUTORS`. An empty value is as good as none."""
+    """Return the executor to use where a call names none: one of :data:`EXECUTORS`.
+
+    An empty value is as good as none.
+    """
     name = (os.environ.get("MATMILL_EXECUTOR") or "auto").lower()
     if name not in EXECUTORS:
         raise unknown_name("MATMILL_EXECUTOR", name, EXECUTORS)
@@ -43,5 +46,5 @@ def default_executor() -> str:
 
 
 def plain_text() -> bool:
-    """True where the user asked for no colour."""
+    """Return True where the user asked for no colour."""
     return bool(os.environ.get("NO_COLOR"))

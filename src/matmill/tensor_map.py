@@ -75,7 +75,7 @@ class _Field:
 
 
 def _fields(word: int, width: int, count: int, *, shift: int = 0, step: int = 0) -> tuple[_Field, ...]:
-    """``count`` fields, the first in 32-bit word ``word`` behind ``shift`` bits, each ``step`` bits after the last."""
+    """Give ``count`` fields of 32-bit words, from ``word`` behind ``shift`` bits, each ``step`` bits after the last."""
     return tuple(_Field(32 * word + shift + i * (step or width), width) for i in range(count))
 
 
@@ -104,7 +104,7 @@ _TILED = (0, 2)
 
 
 def encode(tensor: TensorMap, address: int) -> bytes:
-    """The 128 bytes of ``tensor`` where its pointer has ``address``, whatever address that is in the record.
+    """Return the 128 bytes of ``tensor`` where its pointer has ``address``, whatever address that is in the record.
 
     Raises :class:`~matmill.errors.ArgumentError` for what the driver refuses, and
     :class:`~matmill.errors.UnknownNameError` for another element type.
@@ -117,7 +117,7 @@ def encode(tensor: TensorMap, address: int) -> bytes:
 # A call that runs on new arrays again encodes the same tensor at another address.
 @lru_cache(maxsize=256)
 def _shape_bits(tensor: TensorMap) -> int:
-    """All bits but the address's."""
+    """Return all bits but the address's."""
     _check(f"{_LABEL} of {tensor.pointer.name}", tensor)
     bits = _RANK.put(0, len(tensor.sizes) - 1)
     bits = _put_element(bits, ELEMENTS[tensor.element].code)
@@ -146,7 +146,9 @@ def _put_stride(bits: int, index: int, stride: int) -> int:
 # TMA reads the map at every copy, and a kernel copies with few maps.
 @lru_cache(maxsize=1024)
 def decode(data: bytes, label: str = _LABEL) -> TensorMap:
-    """What 128 bytes say, as TMA reads them: a tensor whose pointer has the map's address and the name ``label``.
+    """Return what 128 bytes say, as TMA reads them.
+
+    A tensor whose pointer has the map's address and the name ``label``.
 
     Raises :class:`~matmill.errors.ArgumentError` with the argument ``label`` for bytes that are no tensor map or that
     break one of :func:`encode`'s rules, as ``tensormap.replace`` may, and :class:`~matmill.errors.EmulationError` for
@@ -215,7 +217,7 @@ _PER_DIMENSION = {
 
 
 def replace(data: bytes, field: str, value: int, ordinal: int = 0) -> bytes:
-    """``data`` after ``tensormap.replace.tile.FIELD.b1024`` (PTX ISA, "tensormap.replace").
+    """Return ``data`` after ``tensormap.replace.tile.FIELD.b1024`` (PTX ISA, "tensormap.replace").
 
     ``value`` is the operand: the rank less 1, sizes, boxes and element strides as they are, strides in bytes, codes of
     types and modes as PTX has them. ``ordinal`` is the dimension; of ``global_stride`` 0 is that of dimension 1. Other
@@ -258,7 +260,7 @@ def _check(argument: str, tensor: TensorMap) -> None:
 
 
 def _broken_rules(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:
-    """The field, what it is, what it should be and what to do, of each rule that the tensor breaks."""
+    """Yield the field, what it is, what it should be and what to do, of each rule that the tensor breaks."""
     yield from _broken_modes(tensor)
     yield from _broken_dimensions(tensor)
     element = ELEMENTS[tensor.element]

@@ -74,7 +74,7 @@ class Image:
         return ArgumentError(argument=f"{self._label}.{name}", got=got, wanted=wanted, fix=fix)
 
     def _outer(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """Of numbers for each axis of the array those of its texels."""
+        """Add to the numbers for each axis of the array those of its texels."""
         return numbers[:-1] if self.channels > 1 else numbers
 
     @property

@@ -67,22 +67,22 @@ class Case:
     differences: Callable[[dict[str, Array], dict[str, Array]], list[str]] | None = field(default=None)
 
     def binary(self, target: str = TARGET) -> Binary:
-        """The compiled kernel."""
+        """Return the compiled kernel."""
         return compile_source(Source(f"agreement.{self.name}", "k", self.source), target)
 
     def launch(self, pointers: Sequence[Argument]) -> Launch:
-        """The launch, with these for the arrays."""
+        """Return the launch, with these for the arrays."""
         return Launch(self.name, "k", self.grid, self.block, (*pointers, *self.values), self.shared)
 
     def emulate(self) -> tuple[dict[str, Array], Report]:
-        """The arrays after a run in the emulator, and its report."""
+        """Return the arrays after a run in the emulator, and its report."""
         memory, arrays = Memory(), self.arrays()
         pointers = [memory.bind(name, array, access="rw") for name, array in arrays.items()]
         report = run(self.binary().ptx, self.launch(pointers), memory)
         return arrays, report
 
     def compare(self, gpu: dict[str, Array], emulator: dict[str, Array]) -> list[str]:
-        """What differs, in words."""
+        """Return what differs, in words."""
         if self.differences is not None:
             return self.differences(gpu, emulator)
         found = []
@@ -98,7 +98,7 @@ class Case:
 
 
 def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -> Case:
-    """A case that runs every instruction of ``ops`` on all ``operands``, given as (type, values as unsigned bits)."""
+    """Make a case that runs every instruction of ``ops`` on all ``operands``: (type, values as unsigned bits)."""
     count = len(operands[0][1])
     types = [_CARRIER.get(kind, kind) for kind, _ in operands]
     parameters = "".join(f"const {C_TYPES[t][0]}* a{n}, " for n, t in enumerate(types))
@@ -128,7 +128,7 @@ def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -
 
 
 def compare_slots(ops: Sequence[Op], inputs: Sequence[Array], gpu: Array, emulator: Array) -> list[str]:
-    """For each instruction whose results differ: how many do, and the first three with their operands."""
+    """Compare each instruction whose results differ: how many do, and the first three with their operands."""
     found = []
     for op, a, b in zip(ops, gpu.reshape(len(ops), -1), emulator.reshape(len(ops), -1), strict=True):
         wrong = np.flatnonzero(~same(op, a, b))
@@ -143,7 +143,7 @@ def compare_slots(ops: Sequence[Op], inputs: Sequence[Array], gpu: Array, emulat
 
 
 def same(op: Op, a: Array, b: Array) -> NDArray[np.bool_]:
-    """Which results count as equal: the same bits, two NaNs, or near enough where PTX allows it."""
+    """Say which results count as equal: the same bits, two NaNs, or near enough where PTX allows it."""
     if op.out.endswith("x2"):
         half = op.out.removesuffix("x2")
         low, high = np.uint64(0xFFFF), np.uint64(16)
@@ -160,7 +160,7 @@ def same(op: Op, a: Array, b: Array) -> NDArray[np.bool_]:
 
 
 def same_values(kind: str, a: Array, b: Array) -> NDArray[np.bool_]:
-    """Equal bits, or two NaNs of any payload. Of tf32 the upper 19 bits count."""
+    """Tell which bits are equal, or two NaNs of any payload. Of tf32 the upper 19 bits count."""
     if kind not in _MASKS:
         return np.asarray(a == b)
     infinity, size = (np.uint64(m) for m in _MASKS[kind])

@@ -52,7 +52,7 @@ def _signs_and_extrema() -> Case:
 
 
 def _flushing() -> Case:
-    """Results beside the smallest normal number, which decide whether .ftz looks before or after rounding."""
+    """Return results beside the smallest normal number, which decide whether .ftz looks before or after rounding."""
     rng = np.random.default_rng(5)
     near = rng.integers(0x3F7FFF00, 0x3F800100, 2048).astype(np.uint32)
     tiny = rng.integers(0x00800000, 0x00800010, 2048).astype(np.uint32)
@@ -78,7 +78,7 @@ def _flushing() -> Case:
 
 
 def _halves(kind: str) -> Case:
-    """f16 or bf16, single and packed."""
+    """Return f16 or bf16, single and packed."""
     t = _TYPES[kind]
     ops = []
     for suffix, a, b, c, out in (("", "%1", "%2", "%3", kind), ("x2", "%4", "%5", "%6", f"{kind}x2")):
@@ -106,7 +106,7 @@ COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "
 
 
 def _comparisons() -> Case:
-    """Setp and set with ordered, unordered and NaN comparisons of every floating-point type."""
+    """Return setp and set with ordered, unordered and NaN comparisons of every floating-point type."""
     ops = []
     for kind, a, b in (("f4", "%1", "%2"), ("f8", "%3", "%4"), ("f2", "%5", "%6"), ("bf", "%5", "%6")):
         t = _TYPES[kind]
@@ -168,7 +168,7 @@ def _from_integers() -> Case:
 
 
 def _between_floats() -> Case:
-    """Cvt among floating-point types in every rounding, with saturation, and the packed forms."""
+    """Return cvt among floating-point types in every rounding, with saturation, and the packed forms."""
     ops = []
     for mode in MODES:
         ops += [Op(f"cvt.{mode}{more}.f32.f64 %0, %3;", "f4") for more in ("", ".ftz", ".sat")]
@@ -211,7 +211,7 @@ def _between_floats() -> Case:
 
 
 def _approximate() -> Case:
-    """Functions of which PTX bounds the error; bounds as in the PTX ISA, with a bit to spare."""
+    """Return functions of which PTX bounds the error; bounds as in the PTX ISA, with a bit to spare."""
     rel, step = 2.0**-21.5, 2.0**-148
     ops = []
     for ftz in ("", ".ftz"):

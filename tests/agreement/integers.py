@@ -9,7 +9,7 @@ UNSIGNED, SIGNED = ("u16", "u32", "u64"), ("s16", "s32", "s64")
 
 
 def kind(type_name: str) -> str:
-    """The table's name for registers of a PTX type."""
+    """Return the table's name for registers of a PTX type."""
     return f"u{int(type_name[1:]) // 8}"
 
 
@@ -29,7 +29,7 @@ def _arithmetic(bits: int) -> Case:
 
 
 def _arithmetic_32() -> Case:
-    """What only 32-bit integers have, and sums of several words."""
+    """Return what only 32-bit integers have, and sums of several words."""
     ops = [Op(f"{name}.sat.s32 %0, %1, %2;", "u4") for name in ("add", "sub")]
     for t in ("u32", "s32"):
         ops += [Op(f"mul24.{part}.{t} %0, %1, %2;", "u4") for part in ("lo", "hi")]
@@ -63,7 +63,7 @@ def _arithmetic_32() -> Case:
 
 
 def _bits(bits: int) -> Case:
-    """Shifts and bit fields of one width, with counts and lengths far beyond it."""
+    """Return shifts and bit fields of one width, with counts and lengths far beyond it."""
     word = f"u{bits // 8}"
     ops = [Op(f"shl.b{bits} %0, %1, %2;", word)]
     ops += [Op(f"shr.{t}{bits} %0, %1, %2;", word) for t in "usb"]
@@ -81,7 +81,7 @@ def _bits(bits: int) -> Case:
 
 
 def _three_words() -> Case:
-    """lop3, prmt in all modes, funnel shifts, and 16-bit pairs."""
+    """Return lop3, prmt in all modes, funnel shifts, and 16-bit pairs."""
     ops = [
         Op(f"lop3.b32 %0, %1, %2, %3, {n};", "u4") for n in (0, 0x01, 0x1B, 0x3C, 0x6C, 0x80, 0x96, 0xCA, 0xE8, 0xFE)
     ]
@@ -119,7 +119,7 @@ def _comparisons(bits: int) -> Case:
 
 
 def _between_integers() -> Case:
-    """Cvt from every integer type to every other, with and without saturation."""
+    """Return cvt from every integer type to every other, with and without saturation."""
     registers = {8: "%3", 16: "%1", 32: "%3", 64: "%2"}
     ops = []
     for a in (8, 16, 32, 64):

@@ -64,7 +64,7 @@ _FORMS = (
 
 
 def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool) -> Array:
-    """Fragments of one operand: [WARPS, 32, elements], each third of the warps of its own kind."""
+    """Return fragments of one operand: [WARPS, 32, elements], each third of the warps of its own kind."""
     dtype, shape = _TYPES[kind], (WARPS, 32, elements)
     third = WARPS // 3
     if dtype.kind in "iu":
@@ -139,7 +139,7 @@ def _multiply(form: Mma) -> Case:
 
 
 def _comparison(form: Mma) -> Callable[[dict[str, Array], dict[str, Array]], list[str]]:
-    """How the results of one instruction are compared."""
+    """Say how the results of one instruction are compared."""
     dtype = _TYPES[form.d]
     kinds = ("small integers", "random numbers", "odd numbers")
 
@@ -159,7 +159,7 @@ def _comparison(form: Mma) -> Callable[[dict[str, Array], dict[str, Array]], lis
 
 
 def _moves() -> Case:
-    """``ldmatrix``, ``stmatrix`` and ``movmatrix`` in every form, with rows in any order."""
+    """Return ``ldmatrix``, ``stmatrix`` and ``movmatrix`` in every form, with rows in any order."""
     steps, n = [], 0
     for count in (1, 2, 4):
         for trans in ("", ".trans"):

@@ -28,7 +28,7 @@ _NO_PAIRS = tuple(x for x in _ATOMICS if x not in _PAIRS)
 
 
 def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = "atomics") -> Case:
-    """Every one of ``atomics`` once per thread on a slot of its own: the old value and what is left in memory."""
+    """Give every one of ``atomics`` once per thread on a slot of its own: the old value and what is left in memory."""
     lines = []
     count = 2048
     for n, (name, kind) in enumerate(atomics):
@@ -93,7 +93,7 @@ def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = 
 
 
 def _shared_addresses() -> Case:
-    """Many threads on few addresses; only what does not depend on their order."""
+    """Yield accesses of many threads to few addresses; only what does not depend on their order."""
     names = [n for n, kind in _ATOMICS if kind in {"u4", "u8"} and n.split(".")[0] not in {"exch", "cas", "inc", "dec"}]
     names += ["inc.u32", "dec.u32"]
     lines = []
@@ -132,7 +132,7 @@ extern "C" __global__ void k(const unsigned long long* x, unsigned long long* o,
 
 
 def _widths() -> Case:
-    """Vectors of every width and element through global, shared and local memory, with sign extension."""
+    """Return vectors of every width and element through global, shared and local memory, with sign extension."""
     lines = []
     forms = [("u8", 1), ("s8", 1), ("u8", 2), ("s8", 4), ("u16", 1), ("s16", 2), ("u16", 4), ("s32", 1), ("u32", 2),
              ("f32", 4), ("u64", 1), ("s64", 2), ("f64", 2)]  # fmt: skip
@@ -167,7 +167,7 @@ def _widths() -> Case:
 
 
 def _addresses() -> Case:
-    """Local arrays with indices known only at run time, and generic addresses into three state spaces at once."""
+    """Give local arrays with indices known only at run time, and generic addresses into three state spaces at once."""
     source = """__device__ unsigned table[8] = {3, 1, 4, 1, 5, 9, 2, 6};
 __constant__ unsigned fixed[4] = {2, 7, 1, 8};
 extern "C" __global__ void k(unsigned* x, unsigned long long* o, int n) {
@@ -199,7 +199,7 @@ extern "C" __global__ void k(unsigned* x, unsigned long long* o, int n) {
 
 
 def _copies() -> Case:
-    """cp.async of every size, filling with zeros what it does not read, in several groups."""
+    """Return cp.async of every size, filling with zeros what it does not read, in several groups."""
     lines = []
     n = 0
     for size, caches in ((4, ("ca",)), (8, ("ca",)), (16, ("ca", "cg"))):

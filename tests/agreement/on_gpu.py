@@ -9,7 +9,7 @@ from matmill.runtime.gpu import GPU
 
 
 def on_gpu(device: GPU, case: Case) -> dict[str, Array]:
-    """The arrays after a run on the GPU."""
+    """Return the arrays after a run on the GPU."""
     arrays = case.arrays()
     with ExitStack() as stack:
         held = {name: stack.enter_context(device.upload(array, name)) for name, array in arrays.items()}

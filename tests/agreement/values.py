@@ -19,7 +19,10 @@ _BIAS = {"f2": 15, "bf": 127, "f4": 127, "f8": 1023}
 
 
 def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> list[Array]:
-    """``operands`` arrays of unsigned integers of ``bits`` bits: edges, small numbers, and numbers of every length."""
+    """Return ``operands`` arrays of unsigned integers of ``bits`` bits.
+
+    Edges, small numbers, and numbers of every length.
+    """
     rng = np.random.default_rng(seed)
     mask = np.uint64((1 << bits) - 1)
     edges = np.array(INTEGER_EDGES, np.uint64)
@@ -39,7 +42,7 @@ def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> lis
 
 
 def float_edges(kind: str) -> Array:
-    """Zeros, infinities, NaN, subnormals, both ends of the range, and neighbours of small numbers, of both signs."""
+    """List zeros, infinities, NaN, subnormals, the range's ends, and neighbours of small numbers, of both signs."""
     fraction, bias = _SIGNIFICAND[kind], _BIAS[kind]
     one, step = bias << fraction, 1
     top = (2 * bias + 1) << fraction
@@ -57,7 +60,10 @@ def float_edges(kind: str) -> Array:
 
 
 def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> list[Array]:
-    """``operands`` arrays of floating-point bits: edges against each other, random bits, and numbers of like size."""
+    """Return ``operands`` arrays of floating-point bits.
+
+    Edges against each other, random bits, and numbers of like size.
+    """
     rng = np.random.default_rng(seed)
     edges = float_edges(kind)
     word = edges.dtype
@@ -79,7 +85,7 @@ def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> li
 
 
 def midpoints(dtype: type[np.floating[Any]], seed: int = 0, count: int = 2048) -> list[Array]:
-    """a, b, c as bits where a·b is halfway between two numbers and a far smaller c, or none, decides the rounding.
+    """Draw a, b, c as bits where a·b is halfway between two numbers and a far smaller c, or none, decides.
 
     Part of them is scaled so that the result is subnormal, or just below or above the smallest normal number.
     """
@@ -103,5 +109,5 @@ def midpoints(dtype: type[np.floating[Any]], seed: int = 0, count: int = 2048) -
 
 
 def zipped(*groups: list[Array]) -> list[Array]:
-    """The arrays of several groups, one after another."""
+    """Return the arrays of several groups, one after another."""
     return [np.concatenate(parts) for parts in zip(*groups, strict=True)]

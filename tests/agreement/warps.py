@@ -16,12 +16,15 @@ MEMBERS = (0xFFFFFFFF, 0x1, 0x80000000, 0xFFFF, 0xFFFF0000, 0x55555555, 0xAAAAAA
 
 
 def slots(count: int) -> Array:
-    """Poisoned 64-bit outputs."""
+    """Return poisoned 64-bit outputs."""
     return np.full(count, POISON, np.uint64)
 
 
 def _shuffles() -> Case:
-    """Each warp has one clamp operand (segment mask and bound); each lane a distance of its own and one in common."""
+    """Return each warp has one clamp operand (segment mask and bound).
+
+    Each lane a distance of its own and one in common.
+    """
     bounds = [
         0x1F,
         0x0,
@@ -88,7 +91,7 @@ _COLLECTIVES = (
 
 
 def _collectives(*calls: str) -> str:
-    """CUDA C++ that executes each call with the lane's mask, and stores its result."""
+    """Return CUDA C++ that executes each call with the lane's mask, and stores its result."""
     return "".join(
         f'{{ unsigned d; asm volatile("{{.reg .pred p, q; .reg .u32 d, m; mov.u32 m, %3; setp.ne.u32 p, %1, 0; '
         f'{text} mov.u32 %0, d;}}" : "=r"(d) : "r"(small), "r"(v), "r"(mask), "r"(lane), "l"(wide)); '
@@ -98,7 +101,10 @@ def _collectives(*calls: str) -> str:
 
 
 def _exchange(name: str, masks: Array, ways: Array, body: str, calls: int) -> Case:
-    """Collectives by all lanes of warps; ``masks`` and ``ways`` are those of each thread, ``body`` has the calls."""
+    """Return collectives by all lanes of warps.
+
+    ``masks`` and ``ways`` are those of each thread, ``body`` has the calls.
+    """
     source = f"""
 extern "C" __global__ void k(const unsigned* value, const unsigned* members, const unsigned* ways,
     unsigned long long* o, int n) {{
@@ -123,7 +129,7 @@ extern "C" __global__ void k(const unsigned* value, const unsigned* members, con
 
 
 def _members() -> Case:
-    """Odd sets of lanes that diverged from the rest of their warp."""
+    """Return odd sets of lanes that diverged from the rest of their warp."""
     masks = np.repeat(np.tile(np.array(MEMBERS, np.uint32), 6), 32).reshape(-1, 32)
     calls = (*_COLLECTIVES, "activemask.b32 d;")
     body = f"if (mask >> threadIdx.x & 1) {{ {_collectives(*calls)} }}"
@@ -131,7 +137,9 @@ def _members() -> Case:
 
 
 def _partitions() -> tuple[Case, ...]:
-    """Warps divided into groups, each with a mask of its own: together, on two ways, and with each group on both.
+    """Return warps divided into groups, each with a mask of its own.
+
+    Together, on two ways, and with each group on both.
 
     Lanes of one mask may meet at different instructions with the same qualifiers.
     """
@@ -184,7 +192,10 @@ out:
 
 
 def _barriers() -> Case:
-    """Named barriers with partial counts: two producers' warps feed two consumers' through two slots; then bar.red."""
+    """Return named barriers with partial counts: two producers' warps feed two consumers' through two slots.
+
+    Then bar.red.
+    """
     source = """extern "C" __global__ void k(const unsigned* value, unsigned long long* o, int n) {
   __shared__ unsigned slot[2][64];
   const int t = threadIdx.x, role = t / 64;

@@ -18,7 +18,7 @@ from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors, unpack_dual, w
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
-    """An emulated GPU in the place of the real one, and no plans from elsewhere."""
+    """Provide an emulated GPU in the place of the real one, and no plans from elsewhere."""
     fake = FakeGPU()
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
@@ -32,7 +32,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
 
 @pytest.fixture
 def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
-    """Tensors of a stand-in for torch, whose current stream is 33."""
+    """Provide tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
     inside = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda _index: 33, _is_tracing=lambda: Tensor.tracing, _increment_version=written

@@ -19,7 +19,7 @@ from matmill.launch import Launch, Pointer
 
 @cache
 def emulated(case: Case) -> tuple[dict[str, Array], Report]:
-    """One run for all tests of a case."""
+    """Return one run for all tests of a case."""
     return case.emulate()
 
 
@@ -35,7 +35,7 @@ class StandIn:
         self.memory = Memory()
 
     def upload(self, array: Array, name: str) -> StandInAllocation:
-        """A copy of the array, as memory of this device."""
+        """Return a copy of the array, as memory of this device."""
         copy = np.array(array)
         return StandInAllocation(copy, self.memory.bind(name, copy, access="rw"))
 
@@ -44,7 +44,7 @@ class StandIn:
         run(binary.ptx, launch, self.memory, schedule=3, late_copies=True)
 
     def synchronize(self) -> None:
-        """Launches end before they return."""
+        """Wait for nothing: launches end before they return."""
 
 
 class StandInAllocation:
@@ -58,14 +58,14 @@ class StandInAllocation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
     def pointer(self, _name: str) -> Pointer:
-        """The address."""
+        """Return the address."""
         return self._pointer
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A copy of what is there now."""
+        """Return a copy of what is there now."""
         return np.array(self.array, dtype).reshape(shape)
 
 

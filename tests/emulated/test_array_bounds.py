@@ -62,7 +62,7 @@ WITHIN = {
 
 
 def ran(body: str) -> Report:
-    """The report of a block of 64 threads with 256 bytes of dynamic shared memory."""
+    """Return the report of a block of 64 threads with 256 bytes of dynamic shared memory."""
     ptx = compile_ptx(KERNEL.replace("BODY", body))
     return launch(
         ptx, {"o": np.zeros(64, np.int32)}, np.int32(64), block=(64, 1, 1), shared=256, options={"races": False}

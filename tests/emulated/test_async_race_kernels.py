@@ -115,7 +115,7 @@ DEFECTS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
 
 
 def hazards(source: str, schedule: int) -> tuple[Hazard, ...]:
-    """What the emulator reports of one block of three warps, or of a cluster of two such blocks."""
+    """Return what the emulator reports of one block of three warps, or of a cluster of two such blocks."""
     memory = Memory()
     pointer = memory.bind("o", np.zeros(192, np.int32), access="rw")
     blocks = 2 if "cluster_dims" in source else 1

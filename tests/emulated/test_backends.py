@@ -148,7 +148,7 @@ def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
 
 
 def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """The inner kernel on a GPU so small that three blocks are its whole grid, whatever the problem."""
+    """Run the inner kernel on a GPU so small that three blocks are its whole grid, whatever the problem."""
 
     def chosen(stage: SubProblem[Any], on: arch.Arch) -> Choice[Any]:
         choice = choose_stage(stage, on)
@@ -163,13 +163,13 @@ def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
 
 @pytest.fixture
 def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partial sums of three blocks are added by a second launch."""
+    """Add the partial sums of three blocks by a second launch."""
     _three_blocks(monkeypatch, 0)
 
 
 @pytest.fixture
 def last_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partial sums of three blocks are added by the last of them."""
+    """Add the partial sums of three blocks by the last of them."""
     _three_blocks(monkeypatch, 1)
 
 

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def _whole(seed: int, *shape: int, dtype: str) -> Array:
-    """Small whole numbers, whose sums are exact in every type."""
+    """Return small whole numbers, whose sums are exact in every type."""
     return np.random.default_rng(seed).integers(-9, 9, shape).astype(ELEMENTWISE[dtype].numpy)
 
 

@@ -63,7 +63,7 @@ def test_lanes_that_pair_up_in_part_of_a_warp_are_not_merged(piece: Callable[[in
 
 
 def busiest_bank(addresses: list[int], width: int) -> int:
-    """Most distinct 4-byte words in one bank, word by word."""
+    """Return most distinct 4-byte words in one bank, word by word."""
     words = defaultdict(set)
     for address in addresses:
         for word in range(address // 4, (address + max(width, 4)) // 4):
@@ -89,7 +89,10 @@ masks = st.lists(st.booleans(), min_size=32, max_size=32) | st.just([True] * 32)
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """One access: mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge."""
+    """Return one access.
+
+    Mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge.
+    """
     width = draw(widths)
     top = draw(st.sampled_from([3, 40, 800]))
     slots = np.array(draw(st.lists(st.integers(0, top), min_size=32, max_size=32)), dtype=np.int64)

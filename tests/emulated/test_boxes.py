@@ -37,7 +37,7 @@ def noise(seed: int, size: int) -> NDArray[np.uint8]:
 
 
 def draw_boxes(data: st.DataObject, tensor: TensorMap, *, least: int) -> tuple[Boxes, NDArray[np.int64], Any]:
-    """Some boxes of a map, where they are in the shared memory of a block each, and their coordinates."""
+    """Return some boxes of a map, where they are in the shared memory of a block each, and their coordinates."""
     limits = [(least * box, size + 1) for box, size in zip(tensor.box, tensor.sizes, strict=True)]
     chunk = 16 // ELEMENTS[tensor.element].itemsize
     along = st.integers(limits[0][0] // chunk, limits[0][1] // chunk).map(lambda n: n * chunk)
@@ -109,7 +109,7 @@ REDUCTIONS = [
 
 
 def combined(operation: str, old: Any, new: Any) -> Any:
-    """PTX's definition of each operation, on scalars."""
+    """Combine scalars by PTX's definition of each operation."""
     if operation == "inc":
         return 0 if old >= new else old + 1
     if operation == "dec":
@@ -140,7 +140,7 @@ def test_reductions_combine_each_element(operation: str, element: str, word: str
 
 
 def reduced_by_one(element: str, word: str, old: int, new: int, operation: str = "add") -> int:
-    """What memory with the bits ``old`` has after a reduction with ``new``."""
+    """Return what memory with the bits ``old`` has after a reduction with ``new``."""
     size = np.dtype(word).itemsize
     memory = np.array([old], word).view(np.uint8)
     boxes = Boxes.of(TensorMap(Pointer("tensor map", START), element, (1,), (), (16 // size,)), np.array([[0]]))

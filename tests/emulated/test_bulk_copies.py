@@ -15,7 +15,7 @@ NAME = "cp.async.bulk"
 
 
 def copies(*rows: tuple[int, int, int], **ignored: list[int]) -> BulkCopies:
-    """Copies as (source, destination, size), with what is ignored of each."""
+    """Return copies as (source, destination, size), with what is ignored of each."""
     columns = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     return BulkCopies(*columns, **{side: np.array(n, np.int64) for side, n in ignored.items()})
 

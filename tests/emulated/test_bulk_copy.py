@@ -46,13 +46,13 @@ def noise(nbytes: int, seed: int = 0) -> Bytes:
 
 
 def matrix(rows: int = 16, columns: int = 64, **fields: Any) -> TensorMap:
-    """Boxes of 4 x 8 words of a matrix in the array x."""
+    """Return boxes of 4 x 8 words of a matrix in the array x."""
     return replace(TensorMap(Pointer("x", 0), "uint32", (columns, rows), (4 * columns,), (8, 4)), **fields)
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[TensorMap, list[tuple[str, tuple[int, ...], int]]]:
-    """A map, and copies of its boxes: the verb, the coordinates, and the byte of the tile."""
+    """Return a map, and copies of its boxes: the verb, the coordinates, and the byte of the tile."""
     verbs = ["load", "store"]
     tensor = draw(small_maps())
     if tensor.element in {"uint32", "int32", "uint64"}:
@@ -223,7 +223,7 @@ REDUCTIONS = [
 
 
 def numbers(kind: str, seed: int) -> NDArray[Any]:
-    """256 bytes of a type's numbers."""
+    """Return 256 bytes of a type's numbers."""
     dtype = np.dtype(TYPES[kind])
     drawn = np.random.default_rng(seed).integers(0, 200, 256 // dtype.itemsize)
     signed = kind[0] in "sf" or kind == "bf16"
@@ -393,7 +393,7 @@ def test_maps_of_modules_are_read_where_they_are(space: str, *, late: bool) -> N
 
 
 def changes(tensor: TensorMap) -> str:
-    """``tensormap.replace`` of each field of the map in the tile to that of ``tensor``."""
+    """Return ``tensormap.replace`` of each field of the map in the tile to that of ``tensor``."""
 
     def put(field: str, value: object, ordinal: int | None = None, size: str = "b32") -> str:
         number = "" if ordinal is None else f", {ordinal}"

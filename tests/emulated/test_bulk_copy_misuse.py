@@ -35,7 +35,7 @@ MAPS = {"m": MATRIX, "beyond": BEYOND, "halves": HALVES, "c_map": READ_ONLY, "ou
 
 
 def found(body: str, *, late: bool = False, cluster: int = 1, pdl: bool = False) -> list[Hazard]:
-    """The hazards of a kernel in one schedule; x and o are 4096 bytes, c is read-only."""
+    """Return the hazards of a kernel in one schedule; x and o are 4096 bytes, c is read-only."""
     arrays = {"x": np.arange(1024, dtype=np.uint32), "c": np.zeros(1024, np.uint32), "o": np.zeros(1024, np.uint32)}
     try:
         report = emulate(body, arrays, MAPS, access={"c": "r"}, cluster=cluster, pdl=pdl, options={"late_copies": late})

@@ -201,7 +201,7 @@ def test_trees_are_walked(ptx: str) -> None:
 
 
 def spread(x: list[int], k: int, n: int, most: list[int]) -> tuple[list[int], int]:
-    """What the kernel's function computes, with pointers as lists."""
+    """Return what the kernel's function computes, with pointers as lists."""
     here = [n]
     if n == 0:
         return x, k

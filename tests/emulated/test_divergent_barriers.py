@@ -93,7 +93,7 @@ SILENT = {
 
 
 def emulate(body: str, schedule: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """Kinds and severities of hazards, and their messages."""
+    """Return kinds and severities of hazards, and their messages."""
     o = np.zeros(64, np.int32)
     report = matmill.emulate(f"{HEAD}{body}\n}}\n", "k", 1, 64, o, np.int32(40), races=False, schedule=schedule)
     return [(h.severity, h.kind) for h in report.hazards], [h.message for h in report.hazards]

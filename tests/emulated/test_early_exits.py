@@ -28,7 +28,7 @@ extern "C" __global__ void k(int* o, int n) {
 
 
 def exchanged(n: int, *, schedule: int = 0, barrier: str = "__syncthreads();", before: str = "") -> Report:
-    """The report of a launch of 128 threads, of which ``n`` stay to the end."""
+    """Return the report of a launch of 128 threads, of which ``n`` stay to the end."""
     out = np.zeros(128, np.int32)
     source = EXCHANGE.replace("BARRIER", barrier).replace("BEFORE", before)
     ptx = compile_ptx(source)

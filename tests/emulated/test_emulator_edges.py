@@ -53,7 +53,7 @@ LIMITS = [
 
 
 def directed(exact: Fraction, mode: str) -> float:
-    """A rational number rounded to float64 in a direction, by stepping from the nearest one."""
+    """Return a rational number rounded to float64 in a direction, by stepping from the nearest one."""
     try:
         near = exact.numerator / exact.denominator
     except OverflowError:

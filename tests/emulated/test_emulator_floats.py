@@ -43,7 +43,10 @@ LOWEST = {np.dtype("f2"): -24, np.dtype("f4"): -149, np.dtype("f8"): -1074}
 
 
 def round_exact(value: Fraction, dtype: DTypeLike, mode: str = "rn", bits: int = 0, lowest: int = 0) -> float:
-    """A rational number rounded once to a binary format, by definition: the quotient by its last place, rounded."""
+    """Return a rational number rounded once to a binary format, by definition.
+
+    The quotient by its last place, rounded.
+    """
     dtype = np.dtype(dtype)
     bits, lowest = bits or SIGNIFICAND[dtype], lowest or LOWEST[dtype]
     if not value:
@@ -84,7 +87,7 @@ def fma_reference(a: float, b: float, c: float, dtype: DTypeLike, mode: str = "r
 
 
 def same(got: Array, wanted: Array) -> None:
-    """Equal values, NaN to NaN, zeros with their signs."""
+    """Assert equal values, NaN to NaN, zeros with their signs."""
     wanted = np.asarray(wanted, got.dtype)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
     keep = ~np.isnan(got)
@@ -92,7 +95,7 @@ def same(got: Array, wanted: Array) -> None:
 
 
 def floats(dtype: DTypeLike, count: int, seed: int) -> Array:
-    """Special values against each other, any bit patterns, and values near 1."""
+    """Return special values against each other, any bit patterns, and values near 1."""
     rng = np.random.default_rng(seed)
     size = np.dtype(dtype).itemsize
     patterns = rng.integers(0, 256, (count, size), dtype=np.uint8).view(dtype)[:, 0]
@@ -157,7 +160,7 @@ def test_fma64_is_exact_for_any_numbers(a: float, b: float, c: float) -> None:
 
 
 def significands(rng: np.random.Generator, count: int) -> Array:
-    """float64 numbers from 1 to 2, of either sign: any, of few bits, and next to powers of two."""
+    """Return float64 numbers from 1 to 2, of either sign: any, of few bits, and next to powers of two."""
     few = (rng.integers(8, 16, count) << rng.integers(0, 50, count)).astype(np.float64)
     edge = 1 + rng.integers(-3, 4, count) * 2.0**-52
     kinds = rng.uniform(1, 2, count), 2 * np.frexp(few)[0], edge
@@ -165,7 +168,10 @@ def significands(rng: np.random.Generator, count: int) -> Array:
 
 
 def fma64_operands(count: int, seed: int) -> tuple[Array, Array, Array]:
-    """Operands of float64 FMAs at the limits: results about the subnormals or overflow, terms that cancel, specials."""
+    """Return operands of float64 FMAs at the limits.
+
+    Results about the subnormals or overflow, terms that cancel, specials.
+    """
     rng = np.random.default_rng(seed)
     exponent = np.concatenate([rng.integers(-1085, -1015, count // 2), rng.integers(1018, 1028, count - count // 2)])
     first = rng.integers(-1074, 1024, count)
@@ -224,7 +230,7 @@ def test_subnormal_numbers_take_no_longer_than_a_few_times_others() -> None:
 
 
 def outer_product_code() -> str:
-    """4 x 4 FMAs in a row, which run as a batch; the results are then folded into one."""
+    """Return 4 x 4 FMAs in a row, which run as a batch; the results are then folded into one."""
     lines = [".reg .f32 x<4>, y<4>, z<16>;"]
     lines += [f"add.f32 x{i}, a0, {float(i)}; add.f32 y{i}, a1, {float(i)};" for i in range(4)]
     lines += [f"mul.f32 z{n}, a2, {1.0 + n / 16};" for n in range(16)]
@@ -380,7 +386,7 @@ def test_special_functions_are_near() -> None:
 
 
 def bf16(values: Array) -> Array:
-    """Values that bfloat16 holds, as bit patterns."""
+    """Return values that bfloat16 holds, as bit patterns."""
     return (np.asarray(values, np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 

@@ -47,7 +47,7 @@ MODIFIERS = sorted({part for word in WORDS for part in word.split(".")[1:] if pa
 
 
 def damaged(data: st.DataObject, text: str) -> str:
-    """The text with a token or two replaced, removed, doubled, or given other modifiers."""
+    """Return the text with a token or two replaced, removed, doubled, or given other modifiers."""
     for _ in range(data.draw(st.integers(1, 2))):
         tokens = list(TOKEN.finditer(text))
         chosen = tokens[data.draw(st.integers(0, len(tokens) - 1))]

@@ -16,7 +16,7 @@ EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x800
 
 
 def numbers(bits: int, count: int, seed: int) -> np.ndarray[Any, Any]:
-    """Edge cases against each other, then random numbers, as unsigned integers."""
+    """Return edge cases against each other, then random numbers, as unsigned integers."""
     rng = np.random.default_rng(seed)
     edges = rng.permutation(np.array(EDGES * 8, np.uint64))
     drawn = rng.integers(0, 1 << 63, count, dtype=np.uint64) * 2 + rng.integers(0, 2, count, dtype=np.uint64)
@@ -249,7 +249,7 @@ def test_bit_counts(bits: int) -> None:
 
 
 def nth_set(mask: int, base: int, offset: int) -> int:
-    """The bit that fns finds: its text in PTX ISA, in Python."""
+    """Return the bit that fns finds: its text in PTX ISA, in Python."""
     order = range(base, 32) if offset > 0 else range(base, -1, -1) if offset < 0 else (base,)
     found = [position for position in order if mask >> position & 1]
     rank = max(abs(offset), 1) - 1

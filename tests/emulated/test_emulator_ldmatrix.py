@@ -30,7 +30,7 @@ def launched(text: str, *arrays: Array, threads: int = 64, target: str = "sm_90a
 
 
 def moved(matrices: int, *, trans: bool, stores: bool = False) -> str:
-    """A kernel whose warps load matrices from rows that ``at`` names (bytes), or store them there."""
+    """Return a kernel whose warps load matrices from rows that ``at`` names (bytes), or store them there."""
     registers = ", ".join(f"%{r}" for r in range(matrices))
     name = f"{'st' if stores else 'ld'}matrix.sync.aligned.m8n8.x{matrices}{'.trans' if trans else ''}.shared.b16"
     listed = ", ".join(f'"{"" if stores else "="}r"(d[{r}])' for r in range(matrices))
@@ -54,7 +54,7 @@ def moved(matrices: int, *, trans: bool, stores: bool = False) -> str:
 
 
 def fragment(rows: Array, *, trans: bool) -> Array:
-    """The register of each lane for a matrix of 8 rows of 8 16-bit elements."""
+    """Return the register of each lane for a matrix of 8 rows of 8 16-bit elements."""
     out = np.empty((32, 2), np.uint16)
     for lane in range(32):
         for i in range(2):
@@ -67,7 +67,7 @@ MOVES = pytest.mark.parametrize(("matrices", "trans"), [(n, t) for n in (1, 2, 4
 
 
 def rows_of_each_lane(matrices: int, seed: int, *, distinct: bool) -> Array:
-    """A row of shared memory for each lane of two warps; lanes that give no row point far outside."""
+    """Return a row of shared memory for each lane of two warps; lanes that give no row point far outside."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(1024)[:64] if distinct else rng.integers(0, 1024, 64)
     at = rows.astype(np.uint32) * 16
@@ -191,7 +191,7 @@ OTHER_WARP, OWN_WARP = "(t ^ 32)", "t"
 def piped(
     *, wait: str = WAIT, meet: str = "__syncthreads();", row: str = OTHER_WARP, trans: str = "", after: str = ""
 ) -> str:
-    """The pipeline with its synchronisation as given."""
+    """Return the pipeline with its synchronisation as given."""
     text = PIPELINE.replace("WAIT", wait).replace("MEET", meet).replace("ROW", row)
     return text.replace("TRANS", trans).replace("AFTER", after)
 

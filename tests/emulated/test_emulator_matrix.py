@@ -101,7 +101,7 @@ class Mma:
         return f"mma.sync.aligned.m{m}n{n}k{k}.row.col{self.extra}.{self.d}.{self.a}.{self.b}.{self.d}"
 
     def registers(self) -> tuple[int, int, int]:
-        """Registers per lane of A, B and C: of 8 bytes for f64, else of 4."""
+        """Return registers per lane of A, B and C: of 8 bytes for f64, else of 4."""
         m, n, k = self.shape
         elements = ((m * k, self.a), (n * k, self.b), (m * n, self.d))
         first, second, third = (
@@ -135,7 +135,7 @@ EACH = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.opcode)
 
 
 def kernel(form: Mma, guard: str = "") -> str:
-    """CUDA C++ that makes one product per warp of registers laid out lane by lane."""
+    """Return CUDA C++ that makes one product per warp of registers laid out lane by lane."""
     word, constraint = ("double", "d") if form.a == "f64" else ("unsigned", "r")
     counts = form.registers()
     float_sums = form.d == "f32"
@@ -164,7 +164,7 @@ def kernel(form: Mma, guard: str = "") -> str:
 
 
 def packed(matrices: Array, element: Coordinates, elements: int) -> Array:
-    """The fragments of matrices [warps, rows, columns], as [warps, 32, elements]."""
+    """Return the fragments of matrices [warps, rows, columns], as [warps, 32, elements]."""
     out = np.empty((len(matrices), 32, elements), matrices.dtype)
     for lane in range(32):
         for i in range(elements):
@@ -174,7 +174,7 @@ def packed(matrices: Array, element: Coordinates, elements: int) -> Array:
 
 
 def unpacked(fragments: Array, element: Coordinates, shape: tuple[int, int]) -> Array:
-    """The matrices that fragments [warps, 32, elements] hold; every element must be somewhere."""
+    """Return the matrices that fragments [warps, 32, elements] hold; every element must be somewhere."""
     out = np.empty((len(fragments), *shape), fragments.dtype)
     seen = np.zeros(shape, np.int64)
     for lane in range(32):
@@ -187,7 +187,7 @@ def unpacked(fragments: Array, element: Coordinates, shape: tuple[int, int]) -> 
 
 
 def emulated(form: Mma, target: str, a: Array, b: Array, c: Array, **options: Any) -> tuple[Array, Report]:
-    """D of matrices A [warps, m, k], B [warps, k, n] and C [warps, m, n], and the report."""
+    """Return D of matrices A [warps, m, k], B [warps, k, n] and C [warps, m, n], and the report."""
     m, n, k = form.shape
     parts = [
         packed(a, form.fragments.a, m * k // 32),
@@ -207,7 +207,7 @@ def emulated(form: Mma, target: str, a: Array, b: Array, c: Array, **options: An
 
 
 def drawn(form: Mma, seed: int) -> tuple[Array, Array, Array]:
-    """Random matrices of the instruction's types, of like size within a warp and very different between warps."""
+    """Give random matrices of the instruction's types, of like size within a warp and very different between warps."""
     rng = np.random.default_rng(seed)
     m, n, k = form.shape
 
@@ -224,7 +224,7 @@ def drawn(form: Mma, seed: int) -> tuple[Array, Array, Array]:
 
 
 def products(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
-    """What the instruction should give on a target, element by element in plain Python."""
+    """Return what the instruction should give on a target, element by element in plain Python."""
     wide = np.float64 if DTYPES[form.d].kind == "f" else np.int64
     a, b, c = (x.astype(wide) for x in (a, b, c))
     out = np.empty(c.shape, DTYPES[form.d])
@@ -246,12 +246,12 @@ def products(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
 
 
 def info(values: Array) -> Any:
-    """The limits of a floating-point type."""
+    """Return the limits of a floating-point type."""
     return ml_dtypes.finfo(values.dtype)  # type: ignore[no-untyped-call] # ml_dtypes leaves it without types
 
 
 def exact_fma(x: float, y: float, z: float) -> float:
-    """X y + z rounded once: three terms add up exactly in fsum where the product is split without error."""
+    """Return X y + z rounded once: three terms add up exactly in fsum where the product is split without error."""
     half = 134217729.0
     high_x, high_y = (v * half - (v * half - v) for v in (x, y))
     low_x, low_y = x - high_x, y - high_y
@@ -328,7 +328,7 @@ def test_subnormals_and_one_rounding(form: Mma) -> None:
 
 
 def with_low_bits(values: Array) -> Array:
-    """Float32 values with all bits set that tf32 lacks."""
+    """Return float32 values with all bits set that tf32 lacks."""
     return (values.view(np.uint32) | 0x1FFF).view(np.float32)
 
 

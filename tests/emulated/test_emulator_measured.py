@@ -19,7 +19,7 @@ KINDS = {"f16": "u2", "f32": "u4", "f64": "u8", "u64": "u8", "s64": "u8", "b64":
 
 
 def results(code: str, rows: Sequence[tuple[int, ...]], kind: str, out: str = "") -> list[int]:
-    """``code`` on each row of operands, all of this kind; the rows' last elements are the results wanted."""
+    """Return ``code`` on each row of operands, all of this kind; the rows' last elements are the results wanted."""
     inputs = [np.array(column, kind) for column in zip(*rows, strict=True)][:-1]
     return [int(x) for x in per_thread(code, *inputs, out=out or kind)]
 

@@ -41,13 +41,13 @@ LOAD = (
 def product(
     fence: str = "wgmma.fence.sync.aligned;", wait: str = "", descriptor: str = "0", fill: str = "s[t % 64] = 0;"
 ) -> str:
-    """The body of a kernel of one warpgroup that makes a product."""
+    """Return the body of a kernel of one warpgroup that makes a product."""
     fill += " __syncthreads();"
     return PRODUCT.replace("FENCE", fence).replace("WAIT", wait).replace("DESCRIPTOR", descriptor).replace("FILL", fill)
 
 
 def load(row: int = 0, tensor_map: str = "&map") -> str:
-    """Code that copies a box from ``row`` on to ``s`` and waits for it."""
+    """Return code that copies a box from ``row`` on to ``s`` and waits for it."""
     return LOAD.replace("ROW", str(row)).replace("MAP", tensor_map)
 
 
@@ -128,7 +128,7 @@ BODY
 
 
 def found(kind: str) -> list[str]:
-    """What the emulator says of the kernel of a kind."""
+    """Return what the emulator says of the kernel of a kind."""
     text = SOURCE.replace("BODY", BODIES[kind])
     memory, x = Memory(), np.ones(64, np.float32)
     access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
@@ -161,12 +161,12 @@ def test_the_page_shows_what_is_said_of_a_planted_mistake() -> None:
 
 
 def shown() -> str:
-    """The text of the pages, without the numbers of registers."""
+    """Return the text of the pages, without the numbers of registers."""
     return without_numbers("".join(page.read_text(encoding="utf-8") for page in PAGES))
 
 
 def without_numbers(text: str) -> str:
-    """The text without the numbers of registers, which are the compiler's."""
+    """Return the text without the numbers of registers, which are the compiler's."""
     return re.sub(r"%([a-z]+)\d+", r"%\1", text)
 
 

@@ -19,7 +19,7 @@ COPY = (
 
 
 def launched(body: str, *, pdl: bool = True, target: str = "", blocks: int = 2) -> Report:
-    """A run of a kernel of 64 threads with this body on ``float* x`` and ``float* y``, 64 elements a block."""
+    """Return a run of a kernel of 64 threads with this body on ``float* x`` and ``float* y``, 64 elements a block."""
     index = "const int t = blockIdx.x * 64 + threadIdx.x;"
     ptx = compile_ptx(f'extern "C" __global__ void k(float* x, float* y) {{ {index} {body} }}')
     memory, arrays = Memory(), {name: np.ones(64 * blocks, np.float32) for name in "xy"}

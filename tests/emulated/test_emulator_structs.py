@@ -55,7 +55,7 @@ KERNELS = {
 
 
 def args_of(memory: Memory, source: Array, out: Array, n: int) -> Array:
-    """The struct for these arrays, under the names "x" and "y", with numbers in all its other members."""
+    """Return the struct for these arrays, under the names "x" and "y", with numbers in all its other members."""
     args = np.zeros((), ARGS)
     args["in"] = memory.bind("x", source, access="r").address
     args["out"] = memory.bind("y", out, access="w").address

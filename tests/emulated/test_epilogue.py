@@ -120,7 +120,7 @@ def test_few_outputs_are_summed_precisely_without_wgmma(dtype: str) -> None:
 
 
 def _older(stages: Any, _arch: arch.Arch) -> tuple[Ready[Any], ...]:
-    """Choices for a GPU without wgmma, compiled for the one that is emulated."""
+    """Return choices for a GPU without wgmma, compiled for the one that is emulated."""
     found = real(stages, arch.get("a100"))
     return tuple(Ready(one.stage, one.choice, one.sources, arch.get("h200").target) for one in found)
 

@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the arrays that the checked path has read."""
+    """Provide names of the arrays that the checked path has read."""
     seen: list[str] = []
 
     def inspect(x: object, argument: str, *others: Any) -> Any:

@@ -30,7 +30,7 @@ H200 = ARCHES["h200"]
 
 
 def product(shape: tuple[int, int, int], *layouts: Layout, config: Config = SMALL, **options: Any) -> Product:
-    """A product in float64 of A, B and D of these layouts."""
+    """Return a product in float64 of A, B and D of these layouts."""
     return Product(shape, *layouts, dtype="float64", config=config, **options)
 
 

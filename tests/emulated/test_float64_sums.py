@@ -30,7 +30,7 @@ PRODUCTS = [
 
 
 def far_from_zero(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Random float32 numbers about 1000 with a deviation of 1: a sum of their products loses that in float32."""
+    """Return random float32 numbers about 1000 with a deviation of 1: a sum of their products loses that in float32."""
     return np.random.default_rng(seed).normal(1000, 1, shape).astype(np.float32)
 
 

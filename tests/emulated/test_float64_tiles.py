@@ -29,15 +29,15 @@ class Room(Buffer):
     """Emulated memory with the methods of an allocation that the script uses."""
 
     def pointer(self, name: str) -> Pointer:
-        """Where it is."""
+        """Say where it is."""
         return Pointer(name, self.address)
 
     def fill_bytes(self, value: int) -> None:
-        """Sets every byte."""
+        """Set every byte."""
         self.data[...] = value
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """What it begins with."""
+        """Return what it begins with."""
         return self.data[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape).copy()
 
 
@@ -45,11 +45,11 @@ class EmulatedGPU(FakeGPU):
     """A GPU whose memory is of that kind."""
 
     def empty(self, nbytes: int) -> Room:
-        """Poisoned memory."""
+        """Return poisoned memory."""
         return Room(self.memory, np.full(nbytes, 0xFF, np.uint8))
 
     def upload(self, array: Any, name: str) -> Room:
-        """A packed copy."""
+        """Return a packed copy."""
         return Room(self.memory, super().upload(array, name).data)
 
 
@@ -63,16 +63,16 @@ class CountingClock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
     def compare(self, competitors: Sequence[Competitor], **_options: float) -> list[Timing]:
-        """One timing for each."""
+        """Return one timing for each."""
         return [Timing((i + 1) * 1e-6, 0.0, 0.0, 1) for i in range(len(competitors))]
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The script on small products; its record's path."""
+    """Provide the script on small products; its record's path."""
     shapes = (float64_tiles.Shape(34, 36, 40), float64_tiles.Shape(9, 11, 13, "tt"))
     monkeypatch.setattr(float64_tiles, "SHAPES", shapes)
     monkeypatch.setattr(float64_tiles, "EXTRA", float64_tiles.EXTRA[-1:])

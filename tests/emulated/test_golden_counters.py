@@ -52,7 +52,7 @@ CONTENDED = ("wavefronts_mem_shared", "bank_conflicts")
 
 
 def recorded(ladder: str) -> dict[str, dict[str, Any]]:
-    """The golden rows by rung; skips where nobody has recorded them."""
+    """Return the golden rows by rung; skips where nobody has recorded them."""
     if not FILES[ladder].is_file():
         pytest.skip(f"no {FILES[ladder].name}: benchmarks/record_counters.py --ladder {ladder} makes it on a GPU")
     return {row["rung"]: row for row in json.loads(FILES[ladder].read_text())["rows"]}

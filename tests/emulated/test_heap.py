@@ -85,12 +85,12 @@ def test_malloc_of_nothing_and_of_too_much(ptx: str) -> None:
 
 
 def piece(t: int) -> str:
-    """What the messages call what thread ``t`` has from malloc."""
+    """Return what the messages call what thread ``t`` has from malloc."""
     return f"what thread ({t}, 0, 0) of block (0, 0, 0) has from malloc"
 
 
 def lost(t: int, line: int) -> str:
-    """What the messages call what thread ``t`` had from malloc, and freed."""
+    """Return what the messages call what thread ``t`` had from malloc, and freed."""
     return piece(t).replace("has", "had") + f" until thread ({t}, 0, 0) of block (0, 0, 0) freed it (heap.cu:{line})"
 
 

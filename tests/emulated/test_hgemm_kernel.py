@@ -108,7 +108,7 @@ def test_repacked_matrices_are_copied_16_bytes_at_a_time(a: Layout, b: Layout, a
 
 
 def repacking_reads(count: int, length: int, start: int, pitch: int) -> int:
-    """Bytes that repacking reads of runs whose first one starts `start` elements behind 16 aligned bytes.
+    """Count the bytes that repacking reads of runs whose first one starts `start` elements behind 16 aligned bytes.
 
     A whole vector comes from one aligned one, or from two that are inside the matrix; others element by element.
     """
@@ -175,7 +175,7 @@ def test_repacking_is_refused_where_it_takes_too_much_memory_or_finds_nothing() 
 
 
 def shapes_of(arch: str) -> list[Config]:
-    """The tile shapes of a GPU, for aligned matrices and for odd ones."""
+    """Return the tile shapes of a GPU, for aligned matrices and for odd ones."""
     whole = Gemm(4096, 4096, 4096, dtype=ALL["float16"])
     odd = replace(whole, m=4095, n=4095, k=4095, a_align=2, b_align=2, d_align=2)
     return list({config: None for problem in (whole, odd) for config in shapes(problem, ARCHES[arch])})
@@ -264,7 +264,7 @@ def test_a_gram_matrix_is_symmetric_to_the_bit(k: int, dtype: str) -> None:
 
 
 def repacked_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """The configurations that pad, or all where nothing can be padded."""
+    """Return the configurations that pad, or all where nothing can be padded."""
     configs = space(problem, arch)
     return tuple(config for config in configs if config["REPACK_A"] or config["REPACK_B"]) or configs
 
@@ -276,7 +276,7 @@ def smallest(_problem: Gemm, config: Configs, _arch: Arch) -> Prediction:
 
 @contextmanager
 def all_repacked() -> Iterator[None]:
-    """Every product goes to HGEMM, and is padded where that can be."""
+    """Return every product goes to HGEMM, and is padded where that can be."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(choosing, "PRODUCTION", (Production(HGEMM, repacked_alone, smallest),))
         choose.cache_clear()

@@ -28,18 +28,18 @@ WAIT = "cp_async_wait<STAGES - 2>();"
 
 
 def config_of(rung: Rung[Gemm], dtype: str = "float16") -> Config:
-    """The rung's constants for a problem that every rung takes."""
+    """Return the rung's constants for a problem that every rung takes."""
     return rung.kernel_for(problem_of(product(512, 512, 512, dtype)), ARCHES["h200"]).config
 
 
 def tile_case(rung: Rung[Gemm], steps: int, dtype: str = "float16", beta: float = 0.0) -> Case:
-    """One tile of the rung and so many steps of k."""
+    """Return one tile of the rung and so many steps of k."""
     config = config_of(rung, dtype)
     return product(config["BM"], config["BN"], steps * config["BK"], dtype, beta=beta)
 
 
 def product(m: int, n: int, k: int, dtype: str = "float16", beta: float = 0.0) -> Case:
-    """A product of packed matrices."""
+    """Return a product of packed matrices."""
     return Case(m, n, k, dtype, "row", 1.25, beta)
 
 
@@ -149,7 +149,7 @@ def test_a_missing_barrier_is_a_race(name: str, index: int) -> None:
 
 
 def small(problem: Gemm, *, stages: int = 3, acc16: int = 0) -> Config:
-    """The smallest tile of the pipeline."""
+    """Return the smallest tile of the pipeline."""
     return with_vector_widths(tile(64, 64, 64, 2, 2, stages=stages).replace(ACC16=acc16), problem)
 
 

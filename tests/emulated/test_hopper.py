@@ -53,7 +53,7 @@ def test_tiles_stages_and_orders_change_no_bit() -> None:
 
 
 def found(defect: Defect) -> list[Hazard]:
-    """The hazards of a planted mistake in both schedules of asynchronous units."""
+    """Return the hazards of a planted mistake in both schedules of asynchronous units."""
     hazards: list[Hazard] = []
     for late in (False, True):
         try:

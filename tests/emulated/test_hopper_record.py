@@ -37,7 +37,7 @@ def test_products_have_the_bits_of_wgmma(form: str) -> None:
 
 
 def factor(elements: probe.Array) -> probe.Array:
-    """[k][rows] in float32, of tf32 without the 13 bits that wgmma ignores."""
+    """Return [k][rows] in float32, of tf32 without the 13 bits that wgmma ignores."""
     with np.errstate(invalid="ignore"):
         wide = np.ascontiguousarray(elements.T.astype(np.float32))
     if elements.dtype == np.float32:

@@ -33,7 +33,7 @@ DUMP, BEFORE = 8192, 0xA5
 
 @cache
 def products() -> dict[probe.Product, Array]:
-    """The bits of each product."""
+    """Return the bits of each product."""
     with np.load(GOLDEN / "h200_wgmma.npz") as file:
         parts = {name: name.split("|") for name in file}
         return {
@@ -68,7 +68,7 @@ class Emulated(probe.Device):
         maps: Sequence[tuple[str, dict[str, Any]]] = (), block: int = 32, cluster: int = 1, shared: int = 1024,
         binary: Binary | None = None, operand: str = "matmill::Half", **constants: int,
     ) -> dict[str, Array]:  # fmt: skip
-        """All arrays after the launch."""
+        """Return all arrays after the launch."""
         assert binary is None
         memory = Memory()
         found = {name: array.copy() for name, array in arrays.items()}
@@ -94,7 +94,7 @@ def test_products_of_the_probe_in_the_emulator(*, late: bool, registers: bool) -
 
 
 def box_of(record: dict[str, Any]) -> TensorMap:
-    """The map of a record, of a tensor at address 0."""
+    """Return the map of a record, of a tensor at address 0."""
     named: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in record.items() if key in TensorMap.__annotations__
     }
@@ -121,7 +121,7 @@ def test_boxes_land_as_they_did(name: str) -> None:
 
 
 def answers(section: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What was recorded of each question of a section, and what the emulator answers."""
+    """Return what was recorded of each question of a section, and what the emulator answers."""
     found = []
     for question in {"elections": probe.addresses, "barriers": probe.barriers}[section]():
         record = next((r for r in RECORDED[section] if question.about.items() <= r.items()), None)

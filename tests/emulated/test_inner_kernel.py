@@ -36,7 +36,7 @@ class Chosen:
     blocks: int | None = None
 
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
-        """The model's choice."""
+        """Return the model's choice."""
         kernel = choose_from(_OURS, problem, arch).kernel
         return kernel if self.blocks is None else kernel.with_config(kernel.config.launched(SPLIT_K=self.blocks))
 
@@ -49,7 +49,7 @@ class Picked:
     number: int = 0
 
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
-        """The ``number``-th of those that are ``wanted``."""
+        """Return the ``number``-th of those that are ``wanted``."""
         fitting = [config for config in space(problem, arch) if self.wanted(config)]
         return INNER.with_config(fitting[self.number % len(fitting)])
 
@@ -198,7 +198,7 @@ ADDED = [
 
 
 def by_last(*, staged: bool) -> Picked:
-    """A configuration whose last block adds the partial sums of four blocks and more."""
+    """Return a configuration whose last block adds the partial sums of four blocks and more."""
     return Picked(lambda config: bool(config["LAST_BLOCK"]) and config["SPLIT_K"] >= 4 and bool(config["BK"]) == staged)
 
 
@@ -280,7 +280,7 @@ def test_pieces_of_k_add_up() -> None:
 def _run_all(
     kernel: Kernel[Gemm], problem: Gemm, matrices: tuple[Array, Array, Array], workspace: Array, alpha: float = 1.0
 ) -> None:
-    """All launches of a kernel on E, F and D."""
+    """Run all launches of a kernel on E, F and D."""
     e, f, d = matrices
     memory = Memory()
     operands = GemmOperands(

@@ -40,7 +40,7 @@ class TensorCores:
     blocks: int = 2
 
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
-        """The ``number``-th of those that are ``wanted``, with ``blocks`` blocks whose sums a second launch adds."""
+        """Give ``number``-th of those that are ``wanted``, with ``blocks`` blocks whose sums a second launch adds."""
         found = [config for config in space(replace(problem, k=10**6), arch) if config["MMA"] and self.wanted(config)]
         fitting = list(dict.fromkeys(config.launched(SPLIT_K=self.blocks, LAST_BLOCK=0) for config in found))
         assert fitting, "none of these is offered"
@@ -48,7 +48,7 @@ class TensorCores:
 
 
 def like(v: int, *, several: bool, **constants: int) -> TensorCores:
-    """Lanes that load ``v`` k's at once, in several k-groups or one, and these constants."""
+    """Return lanes that load ``v`` k's at once, in several k-groups or one, and these constants."""
     wanted = {"V": v, **constants}
     return TensorCores(
         lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted)
@@ -61,7 +61,7 @@ TRUNCATED = 9 / 2 + 2
 
 
 def roundoffs(trial: Trial) -> float:
-    """The largest error of float32 in roundoffs of what is added up, signs apart."""
+    """Return the largest error of float32 in roundoffs of what is added up, signs apart."""
     case = trial.case
     e, f, c = (matrix.astype(np.float64) for matrix in (trial.a, trial.b, trial.c))
     added = case.beta * c if case.beta else 0.0
@@ -249,7 +249,7 @@ SPECIAL.view(np.uint32)[2] = 0x7FFFFFFF  # which rounds to minus zero, as bits g
 
 
 def by_kind(x: Array) -> Array:
-    """Whether numbers are infinite, and how, or not numbers, or finite."""
+    """Tell whether numbers are infinite, and how, or not numbers, or finite."""
     return np.select([np.isnan(x), x == np.inf, x == -np.inf], [3, 2, 1], 0)
 
 

@@ -40,7 +40,7 @@ add.u32 i, i, 1; setp.lt.u32 e, i, n; @e bra LOOP;"""
 
 @st.composite
 def kernels(draw: st.DrawFn) -> str:
-    """A loop of accesses to shared memory, most of them between barriers, as often in all blocks or not."""
+    """Return a loop of accesses to shared memory, most of them between barriers, as often in all blocks or not."""
     steps = []
     for number in range(draw(st.integers(2, 6))):
         if draw(st.integers(0, 9)):
@@ -56,7 +56,7 @@ def kernels(draw: st.DrawFn) -> str:
 
 
 def findings(body: str, schedule: int) -> list[str]:
-    """What the race detector says of three blocks of three warps."""
+    """Return what the race detector says of three blocks of three warps."""
     x = np.zeros(64, np.uint32)
     report = launch(
         entry(body, ["x"]), {"x": x}, grid=(3, 1, 1), block=(96, 1, 1), options={"schedule": schedule}
@@ -66,7 +66,7 @@ def findings(body: str, schedule: int) -> list[str]:
 
 @contextmanager
 def counted(*, known: bool = True) -> Iterator[list[int]]:
-    """Counts the accesses to shared memory that are checked; unless ``known``, all are."""
+    """Count the accesses to shared memory that are checked; unless ``known``, all are."""
     checked, check = [0], SharedSpace.access
 
     def counting(*arguments: object, **named: object) -> None:

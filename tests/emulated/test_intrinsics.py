@@ -63,7 +63,7 @@ def launched(ptx: str, entry: str, x: Array, out: Array, threads: int = 256) -> 
 
 
 def words() -> Array:
-    """Two times 256 words, with the largest and smallest bytes and halves among them."""
+    """Return two times 256 words, with the largest and smallest bytes and halves among them."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 1 << 32, (2, 256)).astype(np.uint32)
     odd = rng.choice(np.array([0, 1, 0x7F, 0x80, 0x81, 0xFF], np.uint8), (2, 128, 4))

@@ -39,7 +39,7 @@ Plant = Callable[[str], None]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """Puts a rung whose kernel has the given body on the SGEMM ladder, beside ``naive``."""
+    """Put a rung whose kernel has the given body on the SGEMM ladder, beside ``naive``."""
 
     def put(body: str) -> None:
         text = f'extern "C" __global__ void planted{PARAMETERS} {{\n{body}\n}}\n'

@@ -49,7 +49,7 @@ Plant = Callable[..., None]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """Puts a rung whose kernel has the given body on the ladder, beside ``any-size``."""
+    """Put a rung whose kernel has the given body on the ladder, beside ``any-size``."""
 
     def put(body: str, *, acc16: int) -> None:
         package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")

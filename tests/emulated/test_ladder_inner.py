@@ -52,7 +52,7 @@ Plant = Callable[..., None]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """Puts a rung whose main kernel has the given body on the ladder, beside ``one-pass``; it clears nothing."""
+    """Put a rung whose main kernel has the given body on the ladder, beside ``one-pass``; it clears nothing."""
 
     def put(body: str, *, name: str = "planted") -> None:
         package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")

@@ -51,7 +51,7 @@ Plant = Callable[[str], None]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """Puts a rung whose threads write with the given statement on the ladder, beside ``v1``."""
+    """Put a rung whose threads write with the given statement on the ladder, beside ``v1``."""
 
     def put(statement: str) -> None:
         package = planted(monkeypatch, tmp_path, f"{HEAD}{statement}\n  }}\n}}\n")

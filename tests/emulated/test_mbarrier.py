@@ -78,7 +78,7 @@ def run(body: str, *arrays: np.ndarray, values: tuple[Any, ...] = (), **geometry
 
 
 def ring(changes: dict[str, str], options: Options) -> tuple[Report, bool]:
-    """The ring with these waits: the report, and whether its numbers are right."""
+    """Return the ring with these waits: the report, and whether its numbers are right."""
     source = RING
     for name, text in changes.items():
         source = source.replace(name, text)

@@ -19,14 +19,14 @@ FORMS = [
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> tuple[Array, Array]:
-    """Random elements, as bit patterns and as numbers."""
+    """Return random elements, as bit patterns and as numbers."""
     patterns = rng.integers(0, 2 if kind == "b1" else 16, shape).astype(np.uint8)
     numbers = patterns.astype(np.int64)
     return patterns, np.where(numbers > 7, numbers - 16, numbers) if kind == "s4" else numbers
 
 
 def combined(x: Array, y: Array, more: str) -> Array:
-    """The product, or the numbers of bits that differ."""
+    """Return the product, or the numbers of bits that differ."""
     if "xor" in more:
         differ: Array = (x[:, :, None] != y[None]).sum(axis=1)
         return differ

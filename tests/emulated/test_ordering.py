@@ -15,7 +15,7 @@ REGISTERS = ".reg .b32 r; .reg .b64 a; mov.u64 a, 0;"
 
 
 def instruction(text: str) -> Instruction:
-    """The one instruction of interest in a program that the emulator takes."""
+    """Return the one instruction of interest in a program that the emulator takes."""
     name = text.split(".", maxsplit=1)[0]
     program = translate(parse(entry(f"{REGISTERS} {text}")), "k")
     return next(i for i in program.instructions if i.name == name)

@@ -22,7 +22,7 @@ RAGGED = [(70, 131, 37), (5, 7, 0), (130, 4, 100)]
 
 
 def tuned(shape: tuple[int, int, int], tile: Config) -> Kernel[Gemm]:
-    """The last rung with a tile of our choice."""
+    """Return the last rung with a tile of our choice."""
     m, n, k = shape
     problem = Gemm(m, n, k, b_align=16 if n % 4 == 0 else 4, d_align=16 if n % 4 == 0 else 4)
     return RUNGS["tuned"].with_config(with_vector_widths(tile, problem))

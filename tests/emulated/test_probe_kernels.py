@@ -57,7 +57,7 @@ def ptx_of(kernel: Kernel[P], dtype: DType = F32, target: str = "sm_90a") -> str
 
 
 def emulated(kernel: Kernel[P], problem: P, read: Array | None, written: Array, dtype: DType = F32) -> Report:
-    """Runs a probe kernel on host arrays; nothing may be out of order."""
+    """Run a probe kernel on host arrays; nothing may be out of order."""
     memory = Memory()
     target = memory.bind("written", written, access="rw")
     operands = buffers(target if read is None else memory.bind("read", read, access="r"), target)
@@ -67,7 +67,7 @@ def emulated(kernel: Kernel[P], problem: P, read: Array | None, written: Array, 
 
 
 def _clocked(cycles: int, trips: int) -> bool:
-    """Whether the clock was read before the first trip of a loop and after the last, by the emulator's count."""
+    """Tell whether the clock was read before the first trip of a loop and after the last, by the emulator's count."""
     return trips <= cycles <= trips + 4
 
 

@@ -39,7 +39,7 @@ class Step:
     allowed: int = 0
 
     def only(self, space: str, byte: int) -> Step:
-        """The same step with no lanes but those that touch ``byte``."""
+        """Return the same step with no lanes but those that touch ``byte``."""
         if self.op not in ("access", "copy"):
             return self
         lanes = {t: a for t, a in self.lanes.items() if self.space == space and a <= byte < a + self.width}
@@ -47,13 +47,13 @@ class Step:
 
 
 def barriers_alone(program: list[Step]) -> RaceDetector:
-    """The detector of programs whose order comes from barriers."""
+    """Return the detector of programs whose order comes from barriers."""
     partial = any(now.op == "named" for now in program)
     return RaceDetector(blocks=BLOCKS, warps_per_block=WARPS, partial_barriers=partial)
 
 
 def lane_by_lane(_program: list[Step]) -> RaceDetector:
-    """The detector of programs with asynchronous units, which must find the same."""
+    """Return the detector of programs with asynchronous units, which must find the same."""
     return AsyncDetector(clusters=np.arange(BLOCKS)[:, None], warps_per_block=WARPS)
 
 
@@ -102,7 +102,7 @@ def detect(program: list[Step], kind: Detectors = barriers_alone) -> RaceDetecto
 
 
 def by(kind: str, *lanes: tuple[int, int, int], space: str = "shared", width: int = 4, agreed: bool = False) -> Step:
-    """An access by (warp, lane, address) each; kind "copy" is a ``cp.async``."""
+    """Return an access by (warp, lane, address) each; kind "copy" is a ``cp.async``."""
     op = "copy" if kind == "copy" else "access"
     warps = tuple(dict.fromkeys(warp for warp, _, _ in lanes))
     return Step(op, warps, {(warp, lane): address for warp, lane, address in lanes}, space, kind, width, agreed)
@@ -247,7 +247,7 @@ class Event:
     end: int | None
 
     def touches(self, other: Event) -> bool:
-        """Whether the two have a byte in common."""
+        """Tell whether the two have a byte in common."""
         same = self.space == other.space and (self.space == "global" or self.block == other.block)
         return same and self.address < other.address + other.width and other.address < self.address + self.width
 
@@ -258,7 +258,7 @@ class Event:
 
 
 def ordered(graph: Graph, one: Event, two: Event) -> bool:
-    """Whether one event is done before the other may start."""
+    """Tell whether one event is done before the other may start."""
     return any(a.end is not None and graph.comes_before(a.end, b.start) for a, b in ((one, two), (two, one)))
 
 
@@ -286,7 +286,7 @@ class Reference:
                     self.graph.meet(met)
 
     def access(self, where: int, now: Step) -> None:
-        """One event per lane; a copy's has no end yet."""
+        """Record one event per lane; a copy's has no end yet."""
         for thread, address in now.lanes.items():
             node = self.graph.step(thread)
             end = None if now.op == "copy" else node
@@ -304,7 +304,7 @@ class Reference:
 
 
 def races_of(reference: Reference) -> Iterator[tuple[Event, Event]]:
-    """All racing pairs of a program."""
+    """Yield all racing pairs of a program."""
     for one, two in combinations(reference.events, 2):
         plain = {"write", "copy"} & {one.kind, two.kind} or {one.kind, two.kind} == {"read", "atomic"}
         alike = one.where == two.where and one.thread[0] == two.thread[0] and one.agreed
@@ -313,7 +313,7 @@ def races_of(reference: Reference) -> Iterator[tuple[Event, Event]]:
 
 
 def is_observed(reference: Reference, one: Event, two: Event) -> bool:
-    """Whether ``two`` comes after an atomic that has observed the atomic ``one``, for which it stands lane by lane."""
+    """Tell whether ``two`` comes after an atomic that has observed the atomic ``one``, lane by lane."""
     first, second = (next(n for n, event in enumerate(reference.events) if event is each) for each in (one, two))
     return one.kind == "atomic" and any(
         event.kind == "atomic" and event.touches(one) and event.touches(two) and ordered(reference.graph, event, two)
@@ -360,7 +360,7 @@ def programs(ops: tuple[str, ...], widths: tuple[int, ...] = (4, 16)) -> st.Sear
 
 
 def check(program: list[Step]) -> None:
-    """Every race reported is one, and there is a report if there is a race."""
+    """Check that every race reported is one, and that there is a report if there is a race."""
     reference = Reference(program)
     pairs = list(races_of(reference))
     true = {

@@ -30,7 +30,7 @@ RESET = "if (last && threadIdx.x == 0) *counter = 0;"
 
 
 def inc(qualifiers: str) -> str:
-    """Thread 0's step of the counter."""
+    """Return thread 0's step of the counter."""
     return f"""if (threadIdx.x == 0) {{
       unsigned old;
       asm volatile("atom{qualifiers}.global.inc.u32 %0, [%1], %2;"
@@ -60,7 +60,7 @@ def kernel(*steps: str) -> str:
 
 
 def hazards(*steps: str, blocks: int = BLOCKS, threads: int = THREADS, options: Options | None = None) -> list[str]:
-    """What is reported of a kernel of these steps."""
+    """Return what is reported of a kernel of these steps."""
     arrays: dict[str, Array] = {
         "part": np.zeros(blocks * threads, np.float32),
         "out": np.zeros(threads, np.float32),
@@ -141,7 +141,7 @@ ASM_CHAIN = """extern "C" __global__ void k(unsigned* flags, int* o) {
 
 
 def chain(source: str, **words: str) -> tuple[list[int], list[str]]:
-    """What twelve blocks that wait for each other compute, and what is reported."""
+    """Return what twelve blocks that wait for each other compute, and what is reported."""
     for word, meaning in words.items():
         source = source.replace(word, meaning)
     arrays = {"flags": np.zeros(12, np.int32), "o": np.zeros(12, np.int32)}

@@ -49,7 +49,7 @@ class Step:
 
 
 def detect(program: Iterable[Step]) -> Found:
-    """The races that a detector finds: an address and two steps."""
+    """Return the races that a detector finds: an address and two steps."""
     detector = RaceDetector(blocks=BLOCKS, warps_per_block=WARPS, releases=True, partial_barriers=True)
     for where, now in enumerate(program):
         warps = np.array(now.warps)
@@ -94,12 +94,12 @@ class Node:
         return self.thread[0] // WARPS
 
     def strong_with(self, other: Node) -> bool:
-        """Whether the scopes of both include the other."""
+        """Tell whether the scopes of both include the other."""
         both = self.ordering is not None and self.ordering.wide and other.ordering is not None and other.ordering.wide
         return self.block == other.block or both
 
     def location(self) -> tuple[str, int, int]:
-        """What bytes it accesses."""
+        """Return what bytes it accesses."""
         return self.space, self.block if self.space == "shared" else -1, self.address
 
 
@@ -130,13 +130,13 @@ class Model:
         return node
 
     def meet(self, threads: list[Thread]) -> None:
-        """A barrier."""
+        """Meet at a barrier."""
         node = Node(-1, (-1, -1), "barrier", 0, "", None, len(self.nodes))
         self.add(node, [self.latest[thread] for thread in threads if thread in self.latest])
         self.latest.update(dict.fromkeys(threads, node))
 
     def act(self, where: int, thread: Thread, now: Step) -> None:
-        """An access or a fence."""
+        """Access or fence."""
         node = Node(where, thread, now.op, now.address, now.space, now.ordering, len(self.nodes))
         mine = [each for each in self.nodes if each.thread == thread]
         self.add(node, [self.latest[thread]] if thread in self.latest else [])
@@ -187,7 +187,7 @@ class Model:
                     last.base |= first.base | 1 << first.number
 
     def races(self) -> Found:
-        """All pairs of steps of which two nodes race, with where."""
+        """Return all pairs of steps of which two nodes race, with where."""
         found = set()
         for one, two in combinations([node for node in self.nodes if node.op in {"read", "write", "atomic"}], 2):
             reads = one.op == two.op == "read"
@@ -389,7 +389,7 @@ def step(draw: st.DrawFn, space: str) -> Step:
 
 
 def check(program: list[Step]) -> None:
-    """Every race reported is one, and one on data is reported if there is one.
+    """Check that every race reported is one, and that one on data is reported if there is one.
 
     Of plain accesses to a flag the model here knows too little: what a thread observes is done, too. The first step is
     not compared: accesses of a warp's lanes may be remembered under the name of one.
@@ -401,7 +401,7 @@ def check(program: list[Step]) -> None:
 
 @st.composite
 def handover(draw: st.DrawFn, space: str) -> list[Step]:
-    """One thread's data on its way to another one, with steps left out, weakened or in between."""
+    """Return one thread's data on its way to another one, with steps left out, weakened or in between."""
     near = space == "shared" or draw(st.sampled_from([False, False, True]))
     giver = draw(st.integers(0, BLOCKS * WARPS - 1))
     taker = (

@@ -32,7 +32,7 @@ RUN = {
 
 
 def rungs_of(ladder: str) -> Sequence[Rung[Any]]:
-    """The rungs as they were recorded."""
+    """Return the rungs as they were recorded."""
     rungs = LADDERS[ladder].rows
     return for_emulator(rungs)[0] if ladder == "inner" else rungs
 

@@ -50,7 +50,7 @@ SILENT = {
 
 
 def kinds(body: str, *, schedule: int = 0, blocks: int = 1) -> set[tuple[str, str]]:
-    """The severities and kinds of what is found in a kernel with this body."""
+    """Return the severities and kinds of what is found in a kernel with this body."""
     out = np.zeros(256, np.int32)
     ptx, options = compile_ptx(KERNEL.replace("BODY", body)), Options(schedule=schedule)
     report = launch(ptx, {"o": out}, np.int32(0), grid=(blocks, 1, 1), block=(64, 1, 1), options=options)

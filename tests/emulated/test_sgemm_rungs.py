@@ -44,7 +44,7 @@ def kernel_of(label: str) -> Kernel[Gemm]:
 
 
 def one_step_more(label: str) -> tuple[int, int, int]:
-    """The smallest problem in which a tile is overwritten after it was read."""
+    """Return the smallest problem in which a tile is overwritten after it was read."""
     return {**RAGGED, **TILED}[label][0]
 
 
@@ -78,14 +78,14 @@ def test_a_missing_barrier_is_a_race(label: str, index: int) -> None:
 
 
 def line_of(kernel: Kernel[Gemm], snippet: str) -> str:
-    """The one line of the kernel's file that holds ``snippet``, as the report names it."""
+    """Return the one line of the kernel's file that holds ``snippet``, as the report names it."""
     ((_, text),) = generate(kernel, F32).headers
     (line,) = [number for number, content in enumerate(text.splitlines(), start=1) if snippet in content]
     return f"{kernel.file}:{line}"
 
 
 def conflict(report: Report, kernel: Kernel[Gemm], snippet: str) -> Fraction:
-    """Wavefronts over the fewest possible, of the shared loads on the line that holds ``snippet``."""
+    """Return wavefronts over the fewest possible, of the shared loads on the line that holds ``snippet``."""
     counts = report.by_line[line_of(kernel, snippet)]
     return Fraction(counts.shared_load_wavefronts, counts.shared_load_wavefronts_ideal)
 

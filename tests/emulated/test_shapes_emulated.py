@@ -17,12 +17,12 @@ AGAIN = "python benchmarks/shapes_emulated.py --out benchmarks/results/shapes_em
 
 
 def found(entry: Entry) -> dict[str, Any]:
-    """The record of an entry."""
+    """Return the record of an entry."""
     return RECORDS[ENTRIES.index(entry)]
 
 
 def name(entry: Entry) -> str:
-    """An entry in a word."""
+    """Return an entry in a word."""
     return f"{entry.kind.replace(' ', '-')}-{entry.m}x{entry.n}x{entry.k}-{entry.dtype.name}"
 
 

@@ -41,7 +41,7 @@ WATCHED = (1, 5, 8, 12)
 
 
 def configs(product: StridedProduct, count: int) -> list[Config]:
-    """So many of the legal configurations, spread over all of them, one with two stages among them.
+    """Return so many of the legal configurations, spread over all of them, one with two stages among them.
 
     Those of batches are what a longer batch is given: work tiles of several products.
     """

@@ -62,7 +62,7 @@ def launched(ptx: str, entry: str, *args: Array | np.generic) -> None:
 
 
 def narrow(x: Array, kind: str, relu: str) -> Array:
-    """What PTX makes of floats: bit patterns."""
+    """Return what PTX makes of floats: bit patterns."""
     with np.errstate(invalid="ignore"):
         clipped = np.clip(x.astype(np.float64), 0.0 if relu else -np.inf, LARGEST[kind])
     clipped = np.where((clipped == 0) & bool(relu), 0.0, np.maximum(clipped, -LARGEST[kind]))
@@ -70,7 +70,7 @@ def narrow(x: Array, kind: str, relu: str) -> Array:
 
 
 def values(rng: np.random.Generator) -> Array:
-    """float32 values: numbers of both formats, halfway between two, next to that, beyond, and special."""
+    """Return float32 values: numbers of both formats, halfway between two, next to that, beyond, and special."""
     numbers = np.concatenate([np.arange(256, dtype=np.uint8).view(k).astype(np.float32) for k in KINDS.values()])
     numbers = np.sort(numbers[np.isfinite(numbers)])
     halfway = (numbers[:-1] + numbers[1:]) / 2
@@ -128,7 +128,7 @@ SMALLER_PTX = """.version 9.0 .target sm_100a .address_size 64
 
 
 def smaller(body: str, x: Array, half: np.dtype[Any]) -> tuple[Array, Array]:
-    """The pairs that ``body`` makes of pairs of x, as bit patterns, and what it makes of them again."""
+    """Return the pairs that ``body`` makes of pairs of x, as bit patterns, and what it makes of them again."""
     memory, out, back = Memory(), np.zeros(len(x), np.uint16), np.zeros((len(x), 2), half)
     arrays = (("x", x), ("out", out), ("back", back.view(np.uint16)))
     args = tuple(memory.bind(name, array, access="rw") for name, array in arrays)

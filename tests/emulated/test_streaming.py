@@ -29,13 +29,13 @@ class Emulated(LazyDevice):
         self._space = Memory()
 
     def allocate(self, nbytes: int) -> int:
-        """Memory of the emulator."""
+        """Return memory of the emulator."""
         memory = np.full(nbytes, 0xFF, np.uint8)
         self.calls.append("allocate")
         return self._hold(memory, self._space.bind("memory", memory, access="rw").address)
 
     def run(self, binary: Binary, launch: Launch) -> None:
-        """The kernel's instructions, which may not race."""
+        """Run the kernel's instructions, which may not race."""
         self.entries.append(launch.entry)
         assert not run(binary.ptx, launch, self._space, races=True).hazards
 

@@ -43,13 +43,16 @@ def recorded() -> dict[str, Array]:
 
 
 def cases() -> list[tuple[str, str, str]]:
-    """GPU, format of A and B, and of D."""
+    """Return GPU, format of A and B, and of D."""
     parts = [name.split("_") for name in recorded() if name.count("_") == 2 and not name.endswith("_c")]
     return [(gpu, factors, sums) for gpu, factors, sums in parts]
 
 
 def operands(gpu: str, factors: str, rows: int) -> tuple[Array, Array]:
-    """A and B as float32[k, rows]: a GPU was given as many columns as its tensor core adds at once, of tf32 four."""
+    """Return A and B as float32[k, rows].
+
+    A GPU was given as many columns as its tensor core adds at once, of tf32 four.
+    """
     stored = "f16" if factors == "tf32" else factors
     columns = 4 if factors == "tf32" else 8 if gpu in {"A100", "L40S"} else None
     a, b = (
@@ -59,7 +62,7 @@ def operands(gpu: str, factors: str, rows: int) -> tuple[Array, Array]:
 
 
 def computed(form: tuple[str, str, str], a: Array, b: Array, c: Array) -> Array:
-    """D on a target, of A and B in a format (float32[k, n] each) and C of D's format."""
+    """Return D on a target, of A and B in a format (float32[k, n] each) and C of D's format."""
     core, out = TensorCore(rule_of(*form), BUFFERS), c.copy()
     core.add(core.factor(a), core.factor(b), out)
     return out
@@ -81,7 +84,7 @@ def test_what_was_recorded() -> None:
 
 
 def numbers(kind: str, dtype: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Values of a format in one regime, as float32."""
+    """Return values of a format in one regime, as float32."""
     if kind == "bits":
         bits = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
         return np.asarray(bits.view(dtype)[..., 0], np.float32)
@@ -107,14 +110,14 @@ KINDS = ("bits", "normal", "integers", "exponents", "subnormal", "largest", "nea
 
 
 def drawn(factors: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Values of the factors' format."""
+    """Return values of the factors' format."""
     if factors != "tf32":
         return numbers(kind, FORMATS[factors], shape, rng)
     return (numbers(kind, np.float32, shape, rng).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def equal(found: Array, wanted: Array) -> bool:
-    """Equal bits, but for NaN's payload."""
+    """Tell whether bits are equal, but for NaN's payload."""
     word = f"u{found.dtype.itemsize}"
     return bool(((found.view(word) == wanted.view(word)) | (np.isnan(found) & np.isnan(wanted))).all())
 
@@ -167,7 +170,7 @@ def test_what_the_rules_differ_in() -> None:
 
 
 def one(form: tuple[str, str, str], products: list[tuple[float, float]], c: float = 0.0) -> float:
-    """D of a few products, as a Python number."""
+    """Return D of a few products, as a Python number."""
     a, b = np.array(products, np.float32).T[..., None].copy()
     return float(computed(form, a, b, np.array([c], RESULTS[form[2]]))[0])
 
@@ -212,7 +215,7 @@ def test_instructions_measured_on_an_h200(opcode: str) -> None:
 
 
 def byte_forms() -> list[str]:
-    """Types of A, B and D."""
+    """Return types of A, B and D."""
     with np.load(BYTES) as file:
         return sorted({name.rpartition(".")[0] for name in file})
 

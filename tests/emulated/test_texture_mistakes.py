@@ -60,7 +60,7 @@ def test_references_are_said_to_be_removed() -> None:
 
 
 def told_of(texture: object, c: NDArray[np.float32] | None = None) -> str:
-    """The one hazard of fetches from a plane."""
+    """Return the one hazard of fetches from a plane."""
     at = np.zeros((N, 4), np.float32) if c is None else c
     (found,) = matmill.emulate(NAMED, "plane", 2, 64, texture, np.zeros(N, np.float32), at, N).hazards
     return str(found)

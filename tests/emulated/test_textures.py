@@ -87,7 +87,7 @@ def launched(kernel: str, texture: object, out: NDArray[Any], *args: object) -> 
 
 
 def places(extents: Sequence[float], seed: int, *, beyond: float = 2.3) -> NDArray[np.float32]:
-    """Coordinates in and out of range as float4, some of them on texels' borders and centres; w is a layer."""
+    """Return coordinates in and out of range as float4, some of them on texels' borders and centres; w is a layer."""
     rng = np.random.default_rng(seed)
     found = np.zeros((N, 4), np.float32)
     for axis, extent in enumerate(extents):
@@ -102,7 +102,7 @@ def places(extents: Sequence[float], seed: int, *, beyond: float = 2.3) -> NDArr
 
 
 def one(index: int, extent: int, mode: str) -> int | None:
-    """The texel that an index outside stands for; None is the border."""
+    """Return the texel that an index outside stands for; None is the border."""
     if mode == "wrap":
         return index % extent
     if mode == "border":
@@ -111,7 +111,7 @@ def one(index: int, extent: int, mode: str) -> int | None:
 
 
 def folded(x: float, mode: str) -> float:
-    """A normalized coordinate as the guide replaces it."""
+    """Return a normalized coordinate as the guide replaces it."""
     if mode == "wrap":
         return x - math.floor(x)
     if mode == "mirror":
@@ -120,7 +120,7 @@ def folded(x: float, mode: str) -> float:
 
 
 def along(x: float, extent: int, mode: str, *, normalized: bool, linear: bool) -> list[tuple[int | None, float]]:
-    """Texels and their shares along one axis."""
+    """Return texels and their shares along one axis."""
     if normalized:
         x = folded(x, mode) * extent
     elif mode in {"wrap", "mirror"}:
@@ -132,7 +132,7 @@ def along(x: float, extent: int, mode: str, *, normalized: bool, linear: bool) -
 
 
 def fetched(values: NDArray[Any], at: Sequence[float], texture: Texture) -> Any:
-    """What a fetch from ``values`` (…, y, x, channels) gives, in float64."""
+    """Return what a fetch from ``values`` (…, y, x, channels) gives, in float64."""
     modes = [texture.address] * len(at) if isinstance(texture.address, str) else list(texture.address)
     axes = [
         along(float(x), extent, mode, normalized=texture.normalized, linear=texture.filter == "linear")
@@ -147,7 +147,7 @@ def fetched(values: NDArray[Any], at: Sequence[float], texture: Texture) -> Any:
 
 
 def as_floats(array: NDArray[Any]) -> NDArray[Any]:
-    """Texels as a fetch with ``read="normalized"`` gives them, and floats as they are."""
+    """Return the texels as a fetch with ``read="normalized"`` gives them, and floats as they are."""
     if array.dtype.kind == "f":
         return array.astype(np.float64)
     return np.maximum(array / np.float64(np.iinfo(array.dtype).max), -1).astype(np.float32).astype(np.float64)
@@ -345,7 +345,7 @@ def test_bicubic_filtering() -> None:
 
 
 def _cubic(a: float) -> list[float]:
-    """The weights of a cubic B-spline."""
+    """Return the weights of a cubic B-spline."""
     return [(1 - a) ** 3 / 6, (3 * a**3 - 6 * a**2 + 4) / 6, (-3 * a**3 + 3 * a**2 + 3 * a + 1) / 6, a**3 / 6]
 
 

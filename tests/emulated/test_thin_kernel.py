@@ -21,13 +21,13 @@ LAYOUTS = [(a, b) for a in (ROW, COLUMN) for b in (ROW, COLUMN)]
 
 
 def chosen(product: StridedProduct, *, warps_k: int | None = None, number: int = -1, slices: int = 1) -> Config:
-    """One of the configurations for a product: with so many warps along k, or any; k in so many slices."""
+    """Return one of the configurations for a product: with so many warps along k, or any; k in so many slices."""
     configs = [one for one in space(product.problem, H200) if warps_k in {None, one["WARPS_K"]}]
     return configs[number].launched(SPLIT_K=slices)
 
 
 def right(product: StridedProduct, config: Config, *, schedule: int = 0, late_copies: bool = False) -> list[Report]:
-    """Runs a configuration and checks every element, that nothing beside D is written, and that nothing races."""
+    """Run a configuration and check every element, that nothing beside D is written, and that nothing races."""
     reports = product.emulated(THIN.with_config(config), schedule=schedule, late_copies=late_copies)
     a, b, d = (product.arrays[name] for name in "ABD")
     c = product.arrays.get("C")
@@ -124,7 +124,7 @@ def test_no_terms_leave_beta_times_c() -> None:
 
 
 def _counted(reports: Sequence[Report]) -> tuple[int, float]:
-    """Sectors of A and B that are read, and bytes of a lane's load of A."""
+    """Return sectors of A and B that are read, and bytes of a lane's load of A."""
     (report,) = reports
     read = report.counters.global_load_sectors + report.counters.cp_async_sectors
     each = report.counters.global_load_bytes / report.counters.global_load_requests / 32

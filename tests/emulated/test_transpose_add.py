@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
-    """Numbers of very different sizes, integers of the whole range."""
+    """Return numbers of very different sizes, integers of the whole range."""
     rng = np.random.default_rng(seed)
     kind: Any = ELEMENTWISE[dtype].numpy
     if kind.kind == "i":
@@ -28,7 +28,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 
 def _agree(x: Array, y: Array, **options: Any) -> None:
-    """Both routes give the same bits, as a fresh result and into an ``out`` with gaps."""
+    """Check that both routes give the same bits, as a fresh result and into an ``out`` with gaps."""
     expected = matmill.transpose_add(x, y, executor="cpu", **options)
     assert matmill.transpose_add(x, y, executor="emulator", **options).tobytes() == expected.tobytes()
     out = np.zeros((*expected.shape[:-1], expected.shape[-1] + 3), x.dtype)[..., 1:-2]

@@ -105,7 +105,7 @@ def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
 
 
 def copying(trial: TransposeTrial, **constants: int) -> TransposeTrial:
-    """With a tile whose columns of X start anywhere, of these constants."""
+    """Return a configuration with a tile whose columns of X start anywhere, of these constants."""
     found = (c for c in space(trial.problem, H200) if c["X_MODE"] == COL_UNALIGNED)
     trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in found if all(c[k] == v for k, v in constants.items())))
     return trial

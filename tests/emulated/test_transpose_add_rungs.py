@@ -16,7 +16,7 @@ RUNGS = {rung.label: rung for rung in TRANSPOSE_ADD}
 
 
 def of_rung(rung: Rung[Geam], trial: TransposeTrial) -> TransposeTrial:
-    """The trial with a rung's kernel."""
+    """Return the trial with a rung's kernel."""
     trial.kernel = rung.kernel_for(trial.problem, H200)
     return trial
 

@@ -39,7 +39,7 @@ SLOW = (
 
 
 def slim(trial: TransposeTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> TransposeTrial:
-    """The trial with this kernel, whatever the model would choose.
+    """Return the trial with this kernel, whatever the model would choose.
 
     With few blocks each processes many chunks, of which so many are ahead.
     """
@@ -55,12 +55,12 @@ def slim(trial: TransposeTrial, number: int = 0, blocks: int | None = None, ahea
 
 
 def shape_of(short: int, long: int, *, wide: bool) -> tuple[int, int, int]:
-    """The shape of D."""
+    """Return the shape of D."""
     return (1, short, long) if wide else (1, long, short)
 
 
 def made(trial: TransposeTrial) -> int:
-    """Vectors of D in a chunk."""
+    """Count the vectors of D in a chunk."""
     config = trial.kernel.config
     return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
 

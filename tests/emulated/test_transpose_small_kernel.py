@@ -22,7 +22,7 @@ from support.trial import H200, without
 
 
 def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> TransposeTrial:
-    """The trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
+    """Return the trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
     if blocks is not None:

@@ -61,7 +61,7 @@ def match_all(_lane: Lane, group: Sequence[Lane]) -> Result:
 
 
 def shuffled(mode: str, clamp: int) -> Callable[[Lane, Sequence[Lane]], Result]:
-    """What shfl gives a lane, as PTX ISA writes it down."""
+    """Return what shfl gives a lane, as PTX ISA writes it down."""
     segment, bound = clamp >> 8 & 31, clamp & 31
 
     def of(lane: Lane, group: Sequence[Lane]) -> Result:
@@ -79,7 +79,7 @@ def shuffled(mode: str, clamp: int) -> Callable[[Lane, Sequence[Lane]], Result]:
 
 
 def folded(fold: Callable[[int, int], int], read: Callable[[int], int]) -> Callable[[Lane, Sequence[Lane]], Result]:
-    """What redux gives every lane."""
+    """Return what redux gives every lane."""
     return lambda _lane, group: (reduce(fold, [read(lane.value) for lane in group]) & FULL, 0)
 
 
@@ -124,16 +124,16 @@ class Step:
     other: Array
 
     def kind(self, way: int) -> str:
-        """Opcode and modifiers of the collective on one of the ways."""
+        """Return opcode and modifiers of the collective on one of the ways."""
         return self.collectives[way].split(" ", maxsplit=1)[0]
 
     def lane(self, thread: int) -> Lane:
-        """A thread's part."""
+        """Return a thread's part."""
         value, vote = int(self.value[thread]), "!p" in self.collectives[self.way[thread]]
         return Lane(thread % LANES, value, value & 1 ^ vote, int(self.other[thread]), int(self.mask[thread]))
 
     def result(self, thread: int, here: Sequence[int]) -> Result:
-        """What one thread gets, ``here`` being those of its warp that have not exited."""
+        """Return what one thread gets, ``here`` being those of its warp that have not exited."""
         mine, way = self.lane(thread), self.way[thread]
         named = [t for t in here if mine.mask >> t % LANES & 1]
         if thread not in named:
@@ -152,7 +152,7 @@ class Program:
     meets: bool
 
     def ptx(self) -> str:
-        """The kernel, on pointers to what the steps hold and to the results."""
+        """Return the kernel, on pointers to what the steps hold and to the results."""
         lines = [
             ".reg .b32 t, m, v, x, y, d, e, n; .reg .b64 at, from, w; .reg .pred p, q, r, s;",
             "mov.u32 t, %tid.x; mul.wide.u32 at, t, 4; add.u64 from, exits, at; ld.global.u32 e, [from];",
@@ -171,7 +171,7 @@ class Program:
         return entry("\n".join(lines), list(self.arrays()))
 
     def arrays(self) -> dict[str, Array]:
-        """What the kernel's parameters point to."""
+        """Return what the kernel's parameters point to."""
         found = {"exits": self.exits}
         for number, step in enumerate(self.steps):
             found |= {f"{name}{number}": getattr(step, name) for name in ("mask", "value", "other", "way")}
@@ -179,14 +179,14 @@ class Program:
         return found
 
     def run(self, schedule: int) -> tuple[list[list[Result]], Report]:
-        """What each thread got in each step, (0, 0) after its exit."""
+        """Return what each thread got in each step, (0, 0) after its exit."""
         arrays = self.arrays()
         report = launch(self.ptx(), arrays, block=(len(self.exits), 1, 1), options={"schedule": schedule})
         pairs = [(arrays[f"d{n}"].tolist(), arrays[f"q{n}"].tolist()) for n in range(len(self.steps))]
         return [list(zip(*pair, strict=True)) for pair in pairs], report
 
     def expected(self) -> list[list[Result]]:
-        """The same by the reference."""
+        """Return the same by the reference."""
         found: list[list[Result]] = []
         for number, step in enumerate(self.steps):
             results: list[Result] = [(0, 0)] * len(self.exits)
@@ -199,7 +199,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn, *, misused: bool) -> Program:
-    """Programs in which the lanes of each mask meet; ``misused`` ones have some random masks besides."""
+    """Return programs in which the lanes of each mask meet; ``misused`` ones have some random masks besides."""
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     threads, count = draw(st.sampled_from([LANES, 20, 40])), draw(st.integers(1, 4))
     exits = np.where(rng.random(threads) < draw(st.sampled_from([0, 0.3])), rng.integers(0, count + 1, threads), count)
@@ -262,7 +262,10 @@ def check(program: Program, schedule: int) -> None:
 
 
 def ran(body: str, threads: int, schedule: int = 0) -> tuple[list[int], Report]:
-    """What a CUDA C++ kernel leaves in y, -7 where it stores nothing; t is the thread, lane its number in the warp."""
+    """Return what a CUDA C++ kernel leaves in y, -7 where it stores nothing.
+
+    T is the thread, lane its number in the warp.
+    """
     y = np.full(threads, -7, np.int32)
     source = f"""extern "C" __global__ void k(int* y) {{
       const int t = threadIdx.x, lane = t % 32; const unsigned full = 0xffffffff;
@@ -272,7 +275,7 @@ def ran(body: str, threads: int, schedule: int = 0) -> tuple[list[int], Report]:
 
 
 def sums_of(width: int) -> Callable[[int], int]:
-    """The sum of all threads of a thread's tile."""
+    """Return the sum of all threads of a thread's tile."""
     return lambda t: sum(range(t // width * width, (t // width + 1) * width))
 
 

@@ -75,7 +75,7 @@ WANTED = 16.0 * sum(2.0 ** (step % 3) for step in range(STEPS))
 def emulated(
     *, after: str = ARRIVE, before: str = "", signal: int = 0, product: str = "", **options: Any
 ) -> tuple[np.ndarray, list[str]]:
-    """The sums and the kinds of hazards of the pipeline with this code at its places."""
+    """Return the sums and the kinds of hazards of the pipeline with this code at its places."""
     source = PIPELINE.replace("AFTER_WAIT", after).replace("BEFORE_WAIT", before).replace("BEFORE_PRODUCT", product)
     out = np.zeros((128, 4), np.float32)
     report = matmill.emulate(

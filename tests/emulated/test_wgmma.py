@@ -22,7 +22,7 @@ LATE = pytest.mark.parametrize("late", [False, True])
 
 
 def small(form: Form, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Small integers, whose sums every type holds exactly: A, B and C."""
+    """Return small integers, whose sums every type holds exactly: A, B and C."""
     rng = np.random.default_rng(seed)
     low = 0 if "u8" in {form.a, form.b_type} else -3
     a = rng.integers(low, 4, (ROWS, form.k)).astype(DTYPES[form.a])
@@ -31,12 +31,12 @@ def small(form: Form, seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 def product(a: Array, b: Array) -> Array:
-    """A times the transpose of B, exactly."""
+    """Return A times the transpose of B, exactly."""
     return np.asarray(a.astype(np.float64) @ b.astype(np.float64).T)
 
 
 def check(form: Form, **options: Any) -> None:
-    """One product of small integers must be exact."""
+    """Check that one product of small integers is exact."""
     a, b, c = small(form)
     sign = form.signs[0] * form.signs[1]
     assert (multiplied(form, a, b, c, **options) == c + sign * product(a, b)).all()

@@ -54,7 +54,7 @@ MISTAKES = (
 
 
 def _found(change: Change) -> list[Hazard]:
-    """What the emulator reports, whether copies land early or late."""
+    """Return what the emulator reports, whether copies land early or late."""
     hazards: list[Hazard] = []
     for late in (False, True):
         trial = _CASE.made()

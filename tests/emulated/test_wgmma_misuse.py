@@ -30,7 +30,7 @@ def wait(groups: int) -> str:
 
 
 def held(sums: int = 8, form: Form = FORM, threads: int = THREADS) -> Operands:
-    """Operands of ones, with ``sums`` registers of zeros for ``threads`` threads."""
+    """Return operands of ones, with ``sums`` registers of zeros for ``threads`` threads."""
     a, b = (np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n))
     found = operands(form, a, b, np.zeros((ROWS, form.n), np.float32))
     found.sums = np.zeros((threads, sums), np.uint32)
@@ -39,13 +39,16 @@ def held(sums: int = 8, form: Form = FORM, threads: int = THREADS) -> Operands:
 
 
 def ran(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> tuple[Array, Report]:
-    """The sums as float32[threads, sums] and the report of a body on :func:`held`; options are those of ``execute``."""
+    """Return the sums as float32[threads, sums] and the report of a body on :func:`held`.
+
+    Options are those of ``execute``.
+    """
     out, report = execute(kernel(body, sums), held(sums, form), **options)
     return out.view(np.float32), report
 
 
 def fault(body: str, *, threads: int = THREADS) -> str:
-    """The kind and message of the fault that a body ends with."""
+    """Return the kind and message of the fault that a body ends with."""
     with pytest.raises(KernelFault) as caught:
         execute(kernel(body, 8), held(threads=threads), block=threads)
     return f"{caught.value.hazard.kind}: {caught.value.hazard.message}"
@@ -297,7 +300,7 @@ def test_forms_that_do_not_exist(instruction: str, why: str) -> None:
 
 
 def budget(consumers: int, producer: int = 24, threads: int = 384, limits: str = ".maxntid 384") -> Report:
-    """A kernel whose first warpgroup gives registers back and whose others take some."""
+    """Return a kernel whose first warpgroup gives registers back and whose others take some."""
     body = f""".reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.lt.u32 p, t, 128; @p bra Producer;
     setmaxnreg.inc.sync.aligned.u32 {consumers}; ret;
     Producer: setmaxnreg.dec.sync.aligned.u32 {producer};"""

@@ -40,7 +40,7 @@ _EXTENTS = st.one_of(st.integers(1, 20), st.integers(1, 150))
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    """Mostly whole ranges; what the kernel refuses is drawn again."""
+    """Return mostly whole ranges; what the kernel refuses is drawn again."""
     shape = draw(st.sampled_from(_SHAPES))
     dtype = draw(st.sampled_from([F16, BF16, BF16, F32]))
     precision = "tf32" if dtype is F32 else draw(st.sampled_from(["default", "default", "high"]))

@@ -20,19 +20,19 @@ WALKERS = {"persistent": 1, "tma-store": 1, "multicast": 2, "pingpong": 1}
 
 
 def product(m: int, n: int, k: int, dtype: str = "float16", beta: float = 0.0) -> Case:
-    """A product of packed matrices."""
+    """Return a product of packed matrices."""
     return Case(m, n, k, dtype, "row", 1.25, beta)
 
 
 def kernel(name: str, case: Case, blocks: int | None = None, **constants: int) -> Kernel[Gemm]:
-    """The rung's kernel for a product, with as many blocks as there are in the end."""
+    """Return the rung's kernel for a product, with as many blocks as there are in the end."""
     found = RUNGS[name].kernel_for(problem_of(case), H200)
     config = found.config.replace(**constants)
     return found.with_config(config if blocks is None else config.launched(BLOCKS=blocks))
 
 
 def errors(report: Report) -> list[str]:
-    """What is wrong, beyond the note that a box of a remainder was all outside its matrix."""
+    """Return what is wrong, beyond the note that a box of a remainder was all outside its matrix."""
     return [str(hazard) for hazard in report.hazards if hazard.kind != "box-outside"]
 
 
@@ -148,7 +148,7 @@ PLANTED = [
 
 
 def kinds_of(trial: Trial, planted: Source, *, own_waits: bool) -> set[str]:
-    """Kinds of hazards of a launch, or of its end."""
+    """Return kinds of hazards of a launch, or of its end."""
     try:
         return {hazard.kind for hazard in trial.main(planted, late_copies=True, own_waits=own_waits).hazards}
     except KernelFault as fault:

@@ -11,7 +11,7 @@ from matmill.runtime import gpu
 
 @pytest.fixture(autouse=True)
 def device() -> gpu.GPU:
-    """GPU 0; without one, the test is skipped with the reason."""
+    """Provide GPU 0; without one, the test is skipped with the reason."""
     reason = gpu.unavailable()
     if reason is not None:
         pytest.skip(reason)
@@ -20,7 +20,7 @@ def device() -> gpu.GPU:
 
 @pytest.fixture
 def torch() -> Any:
-    """The library, where it sees the GPU."""
+    """Provide the library, where it sees the GPU."""
     library = pytest.importorskip("torch")
     if not library.cuda.is_available():
         pytest.skip("this torch sees no GPU")
@@ -29,13 +29,13 @@ def torch() -> Any:
 
 @pytest.fixture
 def cupy() -> Any:
-    """The library, where it is installed."""
+    """Provide the library, where it is installed."""
     return pytest.importorskip("cupy")
 
 
 @pytest.fixture
 def jax(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The library, where it sees the GPU; it must not take the GPU's whole memory for itself."""
+    """Provide the library, where it sees the GPU; it must not take the GPU's whole memory for itself."""
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     library = pytest.importorskip("jax")
     if library.default_backend() != "gpu":

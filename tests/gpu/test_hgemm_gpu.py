@@ -28,7 +28,7 @@ _NAN_BYTE = 0xFF
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def dtype(request: pytest.FixtureRequest, device: GPU) -> str:
-    """A 16-bit type that this GPU's tensor cores take."""
+    """Provide a 16-bit type that this GPU's tensor cores take."""
     name = str(request.param)
     if name == "bfloat16" and device.arch.capability < (8, 0):
         pytest.skip("no tensor cores for bfloat16 before Ampere")

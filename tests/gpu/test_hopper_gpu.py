@@ -13,14 +13,14 @@ from matmill.runtime.gpu import GPU
 
 @pytest.fixture(autouse=True)
 def hopper(device: GPU) -> GPU:
-    """The GPU, where it has TMA and wgmma: later GPUs have no wgmma."""
+    """Provide the GPU, where it has TMA and wgmma: later GPUs have no wgmma."""
     if device.arch.capability != (9, 0):
         pytest.skip(f"{device.arch.name} has compute capability {device.arch.capability}")
     return device
 
 
 def check(trial: Trial, device: GPU, times: int = 3) -> None:
-    """D is right, its margin untouched, and each launch gives the same bits."""
+    """Check that D is right, its margin untouched, and that each launch gives the same bits."""
     first, *others = on_gpu(trial, device, times)
     assert trial.excess(first) <= 1
     for other in others:

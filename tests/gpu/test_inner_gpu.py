@@ -29,7 +29,10 @@ def _random(seed: int, *shape: int, dtype: str) -> Array:
 
 
 def _layouts(m: int, n: int, k: int, dtype: str) -> dict[str, tuple[Array, Array]]:
-    """E and F in many layouts: rows or columns contiguous, with gaps, backwards, and first elements off alignment."""
+    """Return E and F in many layouts.
+
+    Rows or columns contiguous, with gaps, backwards, and first elements off alignment.
+    """
     pool = _random(2, m * k + 1, dtype=dtype)
     return {
         "rows": (_random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)),

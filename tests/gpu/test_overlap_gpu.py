@@ -20,7 +20,7 @@ def test_a_chain_without_waits_gives_the_bits_of_one_with_a_wait_after_each_laun
 
 
 def _chain(torch: Any, dtype: str, wait: Callable[[], None]) -> tuple[Any, ...]:
-    """Sums, inner products and products, interleaved, in place and in memory that was just given back."""
+    """Return sums, inner products and products, interleaved, in place and in memory that was just given back."""
     generator = torch.Generator(device="cuda")
     generator.manual_seed(7)
 

@@ -55,7 +55,7 @@ def test_few_rows_or_columns(made: StridedProduct, dtype: str) -> None:
 
 
 def _check(kernel: Kernel[Gemm], space: Space, made: StridedProduct, dtype: str, count: int) -> None:
-    """Some configurations of a kernel, spread over its space."""
+    """Check some configurations of a kernel, spread over its space."""
     product, gpu = replace(made, dtype=ALL[dtype]), GPU.get(0)
     if product.a.start == product.b.start == product.d.start == 0:
         product.problem = replace(product.problem, base_align=16)

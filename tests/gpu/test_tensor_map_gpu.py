@@ -30,7 +30,7 @@ def hopper(device: GPU) -> Iterator[None]:
 
 
 def by_driver(tensor: TensorMap) -> bytes | None:
-    """The first 64 bytes of the driver's map, or None where it refuses."""
+    """Return the first 64 bytes of the driver's map, or None where it refuses."""
     driver: Any = pytest.importorskip("cuda.bindings.driver")
     kinds, swizzles = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
     interleaves, promotions = driver.CUtensorMapInterleave, driver.CUtensorMapL2promotion
@@ -67,7 +67,7 @@ def test_the_driver_writes_the_same_64_bytes(tensor: TensorMap) -> None:
 
 @st.composite
 def spoilt_maps(draw: st.DrawFn) -> TensorMap:
-    """Maps of which one field is drawn anew, which often breaks a rule."""
+    """Return maps of which one field is drawn anew, which often breaks a rule."""
     tensor = draw(any_maps())
     rank = len(tensor.sizes)
     fields: dict[str, st.SearchStrategy[Any]] = {

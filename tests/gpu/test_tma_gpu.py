@@ -95,14 +95,14 @@ def noise(seed: int, size: int) -> NDArray[np.uint8]:
 
 
 def special_rows() -> NDArray[np.uint8]:
-    """A tensor of special values."""
+    """Return a tensor of special values."""
     return np.tile(SPECIAL, ROWS * ROW_BYTES // SPECIAL.nbytes).view(np.uint8)
 
 
 def loaded(
     device: GPU, tensor: TensorMap, memory: NDArray[np.uint8], at: tuple[int, int], expected: int
 ) -> tuple[NDArray[np.uint8], bool]:
-    """Shared memory after a load, and whether ``expected`` bytes completed the phase."""
+    """Return shared memory after a load, and whether ``expected`` bytes completed the phase."""
     binary = compile_source(Source("tests.tma", "load", TEXT), device.arch.target)
     with device.upload(memory, "A") as source, device.upload(np.zeros(TILE // 4 + 1, np.uint32), "out") as out:
         args = (
@@ -116,7 +116,7 @@ def loaded(
 
 
 def emulated(tensor: TensorMap, memory: NDArray[np.uint8], at: tuple[int, int]) -> tuple[NDArray[np.uint8], int]:
-    """Shared memory after a load, and the bytes that it counts."""
+    """Return shared memory after a load, and the bytes that it counts."""
     boxes, zero = Boxes.of(tensor, np.array([at])), np.zeros(1, np.int64)
     tile = np.full(TILE, 0xFF, np.uint8)
     write_shared(tile, zero, boxes, zero, read_global(memory, 0, boxes))

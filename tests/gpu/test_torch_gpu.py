@@ -22,7 +22,7 @@ SHAPES = [((3, 5), (5, 3)), ((1, 1), (1, 1)), ((243, 115), (115, 243)), ((2, 1, 
 
 @pytest.fixture
 def mt(torch: Any) -> Any:
-    """The operators, where torch sees the GPU."""
+    """Provide the operators, where torch sees the GPU."""
     assert torch.cuda.is_available()
     return import_module("matmill.torch")
 

@@ -38,7 +38,7 @@ def _tensor(torch: Any, dtype: str, *shape: int, seed: int = 5) -> Any:
 
 
 def _views(torch: Any, dtype: str, r: int, c: int) -> dict[str, tuple[Any, Any]]:
-    """X and Y in many layouts."""
+    """Return X and Y in many layouts."""
     x, y = _tensor(torch, dtype, c, r, seed=1), _tensor(torch, dtype, r, c, seed=2)
     wide, steps = _tensor(torch, dtype, c, r + 3, seed=3), _tensor(torch, dtype, r, 2 * c, seed=4)
     pool = _tensor(torch, dtype, r * c + 1, seed=5)

@@ -10,7 +10,7 @@ _TURNS = 200
 
 
 def wrong_threads(torch: Any, calls: Sequence[Callable[[], Any]], expected: Sequence[Any]) -> list[int]:
-    """Numbers of the threads that did not end with the expected tensor after many turns of their call."""
+    """Return numbers of the threads that did not end with the expected tensor after many turns of their call."""
     right: set[int] = set()
 
     def work(number: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt here, and children that start here do not ignore it."""
+    """Let SIGINT raise KeyboardInterrupt here, and children that start here not ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

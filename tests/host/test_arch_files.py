@@ -25,7 +25,7 @@ FOUND = Measured(
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache folder, empty, and with it what was read before."""
+    """Provide the user's cache folder, empty, and with it what was read before."""
     monkeypatch.delenv("MATMILL_CACHE", raising=False)
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache" / "arches").mkdir(parents=True)
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that ships arch files."""
+    """Provide a package that ships arch files."""
     (tmp_path / "package" / "measured").mkdir(parents=True)
     monkeypatch.setattr(arches, "files", lambda _package: tmp_path / "package")
     return tmp_path / "package" / "measured"
@@ -184,7 +184,7 @@ def test_matrix_rates_are_each_model_s_own() -> None:
 
 
 def sheet(folder: Path, **changes: Any) -> Path:
-    """A file like the one that :mod:`matmill.arch.sheet` shows."""
+    """Return a file like the one that :mod:`matmill.arch.sheet` shows."""
     shown = "{" + str(arch_sheet.__doc__).partition("{")[2].rpartition("}")[0] + "}"
     path = folder / "mine.json"
     values = {**json.loads(shown), **changes}

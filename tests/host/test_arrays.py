@@ -164,7 +164,7 @@ class OnlyInterface:
 
 
 def _driver(status: int) -> SimpleNamespace:
-    """A driver's library that finds every address on GPU 1, or gives that status."""
+    """Return a driver's library that finds every address on GPU 1, or gives that status."""
 
     def ask(ordinal: Any, _attribute: int, _address: object) -> int:
         ordinal._obj.value = 0 if status else 1
@@ -220,7 +220,7 @@ class FakeTorch:
         self.current = before
 
     def new_empty(self, shape: int | tuple[int, ...], dtype: object = None) -> SimpleNamespace:
-        """A tensor; the module serves as one here."""
+        """Return a tensor; the module serves as one here."""
         self.asked.append((shape, self.current, dtype))
         return SimpleNamespace(data_ptr=lambda: 4096)
 
@@ -544,7 +544,7 @@ def test_capsules_of_another_device_than_was_told_are_refused() -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    """The library, on the host; what needs it is skipped where it is not installed."""
+    """Provide the library, on the host; what needs it is skipped where it is not installed."""
     return pytest.importorskip("torch")
 
 

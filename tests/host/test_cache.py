@@ -17,14 +17,14 @@ KEY, META, FIRST, SECOND = "key", {"registers": 32}, b"cubin\n\0" * 50, b"ptx"
 
 @pytest.fixture
 def store(tmp_path: Path) -> DiskCache:
-    """A store in a folder that is not there yet, with one entry."""
+    """Provide a store in a folder that is not there yet, with one entry."""
     made = DiskCache(tmp_path / "deep" / "cache")
     made.put(KEY, META, FIRST, SECOND)
     return made
 
 
 def _sealed(body: bytes) -> bytes:
-    """An entry whose checksum is right, whatever it holds."""
+    """Return an entry whose checksum is right, whatever it holds."""
     return b"matmill-cache-1\n" + hashlib.sha256(body).digest() + body
 
 

@@ -12,7 +12,7 @@ from matmill.cli import doctor, doctor_child, main
 
 @pytest.fixture
 def well() -> dict[str, Any]:
-    """Findings of a machine on which everything is in place."""
+    """Provide findings of a machine on which everything is in place."""
     return {
         "ok": True,
         "matmill": "0.1",

@@ -32,7 +32,7 @@ HEADER = "__device__ inline float scaled(float a, float x) { return a * x; }\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a kernel and its header."""
+    """Provide a working folder with a kernel and its header."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "axpy.cu").write_text(AXPY)
     (tmp_path / "scale.cuh").write_text(HEADER)
@@ -49,7 +49,7 @@ def asked(*arguments: str, code: int = cli.OK, capsys: pytest.CaptureFixture[str
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command line says that is refused as wrong usage."""
+    """Return what a command line says that is refused as wrong usage."""
     assert main([*arguments]) == cli.USAGE
     said = capsys.readouterr()
     assert said.out == ""
@@ -404,13 +404,13 @@ def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture
 
 
 def console_blocks() -> list[tuple[str, list[str]]]:
-    """The page's commands, and what it shows of their output."""
+    """Return the page's commands, and what it shows of their output."""
     blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [(command, shown.splitlines()) for command, shown in blocks]
 
 
 def without_numbers(line: str) -> str:
-    """A line without the numbers of registers, which are the compiler's, and without spaces at its end."""
+    """Return a line without the numbers of registers, which are the compiler's, and without spaces at its end."""
     return re.sub(r"%([a-z]+)\d+", r"%\1", line).rstrip()
 
 

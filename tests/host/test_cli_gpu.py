@@ -45,37 +45,37 @@ class FakeGPU:
         self.live: dict[int, NDArray[np.uint8]] = {}
 
     def empty(self, nbytes: int) -> Allocation:
-        """Memory that holds rubbish."""
+        """Return memory that holds rubbish."""
         return Allocation(self, nbytes)
 
     def zeros(self, nbytes: int) -> Allocation:
-        """Host memory of zeros."""
+        """Return host memory of zeros."""
         allocation = self.empty(nbytes)
         ctypes.memset(allocation.address, 0, nbytes)
         return allocation
 
     def upload(self, array: NDArray[np.float32], _name: str) -> Allocation:
-        """A copy of an array."""
+        """Return a copy of an array."""
         allocation = self.empty(array.nbytes)
         allocation.write(array)
         return allocation
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory."""
+        """Return the address of new memory."""
         memory = np.empty(nbytes, np.uint8)
         memory[:_POISONED] = 0xAA
         self.live[memory.ctypes.data] = memory
         return int(memory.ctypes.data)
 
     def free(self, address: int) -> None:
-        """Forgets memory."""
+        """Forget memory."""
         del self.live[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever in flight."""
+        """Wait for nothing: nothing is ever in flight."""
 
     def launch(self, _binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Does what the kernel would."""
+        """Do what the kernel would."""
         assert stream is None or hasattr(stream, "__cuda_stream__")
         args: tuple[Any, ...] = launch.args
         if launch.entry == "fill":
@@ -91,7 +91,7 @@ class FakeGPU:
             c[:] = product
 
     def call(self, name: str, *args: Any) -> Any:
-        """The driver calls that the benchmarks make."""
+        """Return the driver calls that the benchmarks make."""
         if name in {"cuMemAlloc", "cuMemAllocHost", "cuMemAllocManaged"}:
             return self.allocate(args[0])
         if name in {"cuMemFree", "cuMemFreeHost"}:

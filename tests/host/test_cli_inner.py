@@ -36,7 +36,7 @@ def _write(folder: Path, dtype: DType) -> tuple[Array, Array, Array]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with E.npy, F.npy and C.npy of float32."""
+    """Provide a folder with E.npy, F.npy and C.npy of float32."""
     _write(tmp_path, ALL["float32"])
     return tmp_path
 
@@ -226,7 +226,7 @@ class Screen(io.StringIO):
     """A terminal that remembers what was written to it."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Tell that it is one."""
         return True
 
 

@@ -96,7 +96,7 @@ class HalfGPU(FakeGPU):
     dtype: DType = F16
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Does what the kernel would."""
+        """Do what the kernel would."""
         assert stream is None or hasattr(stream, "__cuda_stream__")
         assert f".entry {launch.entry}(" in binary.ptx
         args: tuple[Any, ...] = launch.args
@@ -118,7 +118,7 @@ class HalfGPU(FakeGPU):
 
 
 def _peer(asked: HalfInputs, name: str, *, acc16: bool) -> FakePeer:
-    """A cuBLAS that is right, as far as its sums allow."""
+    """Return a cuBLAS that is right, as far as its sums allow."""
     product = asked.a.astype(np.float32) @ asked.b.astype(np.float32)
     # An error that float16 sums may have and float32 ones may not.
     product *= np.float32(1.005 if acc16 else 1.0)
@@ -288,7 +288,10 @@ def test_a_sweep_of_a_wrong_rung_fails_and_says_where(gpu: HalfGPU, capsys: pyte
 
 
 def made_up(n: int) -> Outcome:
-    """An outcome with the rates of a GPU, more at larger sizes; one rung is wrong at 2048, one moved from 1000."""
+    """Return an outcome with the rates of a GPU, more at larger sizes.
+
+    One rung is wrong at 2048, one moved from 1000.
+    """
     full = 1 - 2.0 ** -(n / 1024)
     rows = [measured(label, tflops=full * 800 * (place + 1) / 11, ok=True) for place, label in enumerate(LABELS)]
     if n == 2048:

@@ -215,7 +215,7 @@ class InnerGPU(FakeGPU):
         self.products = 0
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Notes the launch, and multiplies where it is the last of its kernel."""
+        """Note the launch, and multiply where it is the last of its kernel."""
         assert stream is None or hasattr(stream, "__cuda_stream__")
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)

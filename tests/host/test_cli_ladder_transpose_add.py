@@ -121,7 +121,7 @@ class SumGPU(FakeGPU):
         self.copied = 0
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Does what the kernel would."""
+        """Do what the kernel would."""
         assert stream is None or hasattr(stream, "__cuda_stream__")
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)
@@ -318,7 +318,7 @@ class FakeCupy(ModuleType):
         self.asarray = _resident
 
     def ElementwiseKernel(self, _inputs: str, _outputs: str, code: str, _name: str) -> Any:  # noqa: N802 — CuPy's name
-        """A kernel that does in NumPy what the code says."""
+        """Return a kernel that does in NumPy what the code says."""
         self.made.append(code)
 
         def kernel(x: Array, y: Array, z: Array) -> None:

@@ -112,7 +112,7 @@ class Terminal(io.StringIO):
     """A terminal, to rich."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Tell that it is one."""
         return True
 
 

@@ -18,7 +18,7 @@ from matmill.reference import check
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with A.npy (30, 40), B.npy (40, 50) and C.npy (30, 50)."""
+    """Provide a folder with A.npy (30, 40), B.npy (40, 50) and C.npy (30, 50)."""
     rng = np.random.default_rng(0)
     for name, shape in (("A", (30, 40)), ("B", (40, 50)), ("C", (30, 50))):
         np.save(tmp_path / f"{name}.npy", rng.standard_normal(shape).astype(np.float32))

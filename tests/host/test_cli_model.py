@@ -41,7 +41,7 @@ FOUND = Measured(
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for arch files where none of this machine's user are, and a package that ships none."""
+    """Provide a folder for arch files where none of this machine's user are, and a package that ships none."""
     monkeypatch.delenv("MATMILL_CACHE", raising=False)
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(arch, "files", lambda _package: tmp_path / "package")

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("machine_code")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and nothing remembered in the process."""
+    """Provide an empty cache folder, and nothing remembered in the process."""
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MATMILL_CACHE", raising=False)
     compiling._remembered.cache_clear()
@@ -114,7 +114,7 @@ def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch:
 
 
 def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list that grows by the entry of every source that is really compiled; all give the same unit."""
+    """Return a list that grows by the entry of every source that is really compiled; all give the same unit."""
     made: list[str] = []
 
     def compiled(source: Source, _target: str, *, machine_code: bool = True) -> compiling._Unit:
@@ -127,7 +127,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _rewrite(path: Path, body: bytes) -> None:
-    """Gives an entry that body, with the right checksum."""
+    """Give an entry that body, with the right checksum."""
     path.write_bytes(b"matmill-cache-1\n" + hashlib.sha256(body).digest() + body)
 
 

@@ -22,7 +22,7 @@ RECORDS: list[dict[str, Any]] = json.loads(
 
 
 def _row(name: str, records: list[dict[str, Any]]) -> str:
-    """The line of the page's table for these records."""
+    """Return the line of the page's table for these records."""
     arch = get("h200")
     errors: list[float] = []
     chosen: list[float] = []

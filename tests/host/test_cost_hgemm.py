@@ -32,7 +32,7 @@ _OTHERS = tuple(one for one in PRODUCTION if one.kernel.entry not in {"wgmma_gem
 
 
 def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
-    """The choice among the kernels that other GPUs have, too, but for the one for few rows or columns."""
+    """Return the choice among the kernels that other GPUs have, too, but for the one for few rows or columns."""
     return choose_from(_OTHERS, problem, arch)
 
 
@@ -42,12 +42,12 @@ def _all(problem: Gemm, arch: str = "h200", constants: cost.Constants = cost.DEF
 
 
 def _best(problem: Gemm, arch: str = "h200") -> Prediction:
-    """What the model says of the configuration that it takes."""
+    """Return what the model says of the configuration that it takes."""
     return min(_all(problem, arch), key=lambda prediction: prediction.seconds)
 
 
 def _direct(problem: Gemm) -> Prediction:
-    """The same among configurations that do not repack A or B."""
+    """Return the same among configurations that do not repack A or B."""
     configs = [config for config in space(problem, H200) if not (config["REPACK_A"] or config["REPACK_B"])]
     return min((cost.explain(problem, config, H200) for config in configs), key=lambda found: found.seconds)
 
@@ -110,7 +110,7 @@ def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, m
 
 
 def _packed(problem: Gemm) -> tuple[int, int]:
-    """Which of A and B the choice packs."""
+    """Say which of A and B the choice packs."""
     config = choose(problem, H200).kernel.config
     return config.get("REPACK_A"), config.get("REPACK_B")
 
@@ -187,7 +187,7 @@ def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
 
 
 def _measured(sizes: list[tuple[int, int, int]]) -> list[Found[Gemm]]:
-    """What benchmarks/gemm_tiles.py would find on a GPU with the constants TRUTH."""
+    """Return what benchmarks/gemm_tiles.py would find on a GPU with the constants TRUTH."""
     noise = np.random.default_rng(4)
     found: list[Found[Gemm]] = []
     for size in sizes:

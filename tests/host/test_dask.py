@@ -111,7 +111,7 @@ def test_files_are_read_in_blocks_and_may_not_shrink(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    """Two worker processes on this machine."""
+    """Provide two worker processes on this machine."""
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
         distributed.Client(cluster) as client,

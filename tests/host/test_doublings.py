@@ -23,7 +23,7 @@ MOST = 2**37
 
 
 def operand(shape: tuple[int, ...], dtype: DType, number: int, *, transposed: bool = False) -> Operand:
-    """An operand without memory, at an address of its own."""
+    """Return an operand without memory, at an address of its own."""
     *batch, rows, columns = shape
     strides = packed_strides((*batch, columns, rows) if transposed else shape)
     if transposed:
@@ -32,7 +32,7 @@ def operand(shape: tuple[int, ...], dtype: DType, number: int, *, transposed: bo
 
 
 def predicted(sizes: dict[str, int], dtype: DType, transposed: tuple[bool, bool], precision: str) -> float:
-    """Seconds of the launches that compute a packed product."""
+    """Return seconds of the launches that compute a packed product."""
     m, n, k = (sizes[name] for name in "mnk")
     batch = (sizes["batch"],) if sizes["batch"] > 1 else ()
     a = operand((*batch, m, k), dtype, 1, transposed=transposed[0])
@@ -42,7 +42,7 @@ def predicted(sizes: dict[str, int], dtype: DType, transposed: tuple[bool, bool]
 
 
 def nbytes(sizes: dict[str, int], dtype: DType) -> int:
-    """Bytes of A, B and D."""
+    """Count the bytes of A, B and D."""
     m, n, k = (sizes[name] for name in "mnk")
     return sizes["batch"] * (m * k + k * n + m * n) * dtype.itemsize
 

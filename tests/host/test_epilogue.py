@@ -52,7 +52,7 @@ _SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 
 def _biases(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The shapes that a bias may have."""
+    """Return the shapes that a bias may have."""
     m, n = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
     return [(m,), (m, 1)] if len(right) == 1 else [(n,), (1, n), (m, 1)]
 

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _run(name: str, *arguments: str) -> list[str]:
-    """What an example prints, line by line."""
+    """Return what an example prints, line by line."""
     environment = {**os.environ, "PYTHONPATH": str(Path(matmill.__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
@@ -32,7 +32,7 @@ def _run(name: str, *arguments: str) -> list[str]:
 
 @pytest.fixture
 def digits() -> None:
-    """The images of digits, which scikit-learn brings."""
+    """Give the images of digits, which scikit-learn brings."""
     pytest.importorskip("sklearn")
 
 

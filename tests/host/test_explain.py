@@ -32,7 +32,7 @@ def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ind
 
 
 def _lowered(m: int, n: int, k: int, dtype: DType, *, pitch: int = 0) -> Gemm:
-    """The problem of a call, with rows of A and B that are ``pitch`` elements apart, or packed."""
+    """Return the problem of a call, with rows of A and B that are ``pitch`` elements apart, or packed."""
     a = _operand((m, k), (pitch or k, 1), dtype, 1)
     b = _operand((k, n), (pitch or n, 1), dtype, 2)
     (only,) = lower_gemm(a, b, None, _operand((m, n), (n, 1), dtype, 4))
@@ -64,7 +64,7 @@ CASES: list[tuple[Gemm | Geam, Arch]] = [
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].name}".replace(" ", "-"))
 def made(request: pytest.FixtureRequest) -> Explanation:
-    """What is said of one of the cases."""
+    """Provide what is said of one of the cases."""
     return explain(*request.param)
 
 

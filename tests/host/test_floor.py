@@ -48,7 +48,7 @@ def test_no_prediction_is_below_it(name: str) -> None:
 
 
 def ladders() -> Iterator[tuple[str, Gemm | Geam, float]]:
-    """Every time in the records of ladders, rungs and libraries alike."""
+    """Yield every time in the records of ladders, rungs and libraries alike."""
     for path in sorted(RESULTS.glob("*_h200_*.json")):
         record: Any = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or "ladder" not in record:
@@ -60,7 +60,7 @@ def ladders() -> Iterator[tuple[str, Gemm | Geam, float]]:
 
 
 def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
-    """Every time in the records of products of every shape, and of random ones."""
+    """Yield every time in the records of products of every shape, and of random ones."""
     files = [path for name in ("shapes", "thin", "short_k") for path in RESULTS.glob(f"{name}_h200.json")]
     for path in files:
         name = path.stem

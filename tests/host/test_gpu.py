@@ -34,21 +34,21 @@ class FakeLibrary:
         self.init, self.count, self.capability = init, count, capability
 
     def cuInit(self, _flags: int) -> int:  # noqa: N802 — the driver's name
-        """Starts, or says why not."""
+        """Start, or say why not."""
         return self.init
 
     def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 — the driver's name
-        """How many GPUs."""
+        """Say how many GPUs."""
         count._obj.value = self.count
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, _device: int) -> int:  # noqa: N802 — the driver's name
-        """Major and minor."""
+        """Return major and minor."""
         value._obj.value = self.capability[attribute - 75]
         return 0
 
     def cuGetErrorString(self, _status: int, text: Any) -> int:  # noqa: N802 — the driver's name
-        """The driver's words."""
+        """Return the driver's words."""
         text._obj.value = b"CUDA driver version is insufficient"
         return 0
 
@@ -138,26 +138,26 @@ class Driver:
 
     @staticmethod
     def CUresult(status: int) -> SimpleNamespace:  # noqa: N802 — the driver's name
-        """The status with its name; one that is newer than the bindings is refused, as an enumeration does."""
+        """Return the status with its name; one that is newer than the bindings is refused, as an enumeration does."""
         if status > 999:
             raise ValueError(status)
         return SimpleNamespace(value=status, name="CUDA_ERROR_INVALID_VALUE")
 
     def cuGetErrorString(self, _status: object) -> tuple[object, bytes]:  # noqa: N802 — the driver's name
-        """The driver's words."""
+        """Return the driver's words."""
         return None, b"invalid argument"
 
     def cuCtxPushCurrent(self, _context: object) -> tuple[SimpleNamespace]:  # noqa: N802 — the driver's name
-        """Makes it current."""
+        """Make it current."""
         self.calls.append("push")
         return (SimpleNamespace(value=0),)
 
     def cuKernelGetFunction(self, kernel: int) -> tuple[SimpleNamespace, int]:  # noqa: N802 — the driver's name
-        """The kernel's function in the current context."""
+        """Return the kernel's function in the current context."""
         return SimpleNamespace(value=0), kernel + 1000
 
     def cuCtxPopCurrent(self) -> None:  # noqa: N802 — the driver's name
-        """Undoes that."""
+        """Undo that."""
         self.calls.append("pop")
 
 
@@ -165,7 +165,7 @@ LAUNCH = Launch("toy", "scale", (3, 1, 1), (64, 1, 1), (Pointer("x", 4096), np.i
 
 
 def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
-    """A GPU with context 77 on a thread whose context is ``context``, and what it launches.
+    """Return a GPU with context 77 on a thread whose context is ``context``, and what it launches.
 
     As an H200's driver does, this one refuses a function where there is no context, or another one.
     """
@@ -286,13 +286,13 @@ class Code:
 
     @classmethod
     def from_cubin(cls, _cubin: bytes, name: str) -> Code:
-        """Takes its time, in which other threads run."""
+        """Take its time, in which other threads run."""
         assert name
         time.sleep(0.02)
         return cls()
 
     def get_kernel(self, _entry: str) -> SimpleNamespace:
-        """A kernel of the library."""
+        """Return a kernel of the library."""
         return SimpleNamespace(handle=self.library + 1)
 
     def __del__(self) -> None:
@@ -300,7 +300,7 @@ class Code:
 
 
 def _at_once(work: Any) -> list[Any]:
-    """What eight threads get that start together."""
+    """Return what eight threads get that start together."""
     found, gate = [], threading.Barrier(8)
 
     def run() -> None:
@@ -375,18 +375,18 @@ class Stream:
         self.failed = False
 
     def cuEventQuery(self, event: int) -> tuple[int]:  # noqa: N802 — the driver's name
-        """Whether it has happened; threads that are not relaxed would break a capture."""
+        """Tell whether it has happened; threads that are not relaxed would break a capture."""
         assert self.mode == 2 or self.failed
         self.queried.append(event)
         return (719 if self.failed else self.answers.get(event, 600),)
 
     def cuEventDestroy(self, event: int) -> tuple[int]:  # noqa: N802 — the driver's name
-        """Gives it back."""
+        """Give it back."""
         self.destroyed.append(event)
         return (0,)
 
     def cuThreadExchangeStreamCaptureMode(self, mode: int | None) -> tuple[int, int | None]:  # noqa: N802 — see above
-        """The thread's mode before."""
+        """Return the thread's mode before."""
         assert mode is not None  # the bindings raise TypeError
         if self.failed:
             return 719, None
@@ -394,7 +394,7 @@ class Stream:
         return 0, before
 
     def call(self, name: str, *args: Any) -> int:
-        """The executor's way to the driver."""
+        """Return the executor's way to the driver."""
         if name == "cuEventCreate":
             return len(self.recorded)
         if name == "cuEventRecord":
@@ -410,7 +410,7 @@ class Owner:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> tuple[gpu.GPU, Stream]:
-    """A GPU that keeps what it is given, and its driver."""
+    """Provide a GPU that keeps what it is given, and its driver."""
     device, driver = gpu.GPU.__new__(gpu.GPU), Stream()
     facts = {"_driver": driver, "_kept": {}, "_captured": [], "_keeping": threading.Lock(), "call": driver.call}
     for name, value in facts.items():

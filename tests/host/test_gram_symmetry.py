@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @pytest.fixture(autouse=True)
 def unlike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A BLAS whose sums above the diagonal are not those below it, as those of real ones may be."""
+    """Use a BLAS whose sums above the diagonal are not those below it, as those of real ones may be."""
     real = np.matmul
 
     def skewed(a: Array, b: Array) -> Array:

@@ -22,13 +22,13 @@ def inputs(m: int, n: int, k: int, dtype: DType = F16) -> HalfInputs:
 
 
 def wide(made: HalfInputs, first: int = 0) -> Array:
-    """The product with float32 sums, of the terms from ``first`` on."""
+    """Return the product with float32 sums, of the terms from ``first`` on."""
     a, b = made.a[:, first:].astype(np.float32), made.b[first:].astype(np.float32)
     return (a @ b).astype(made.problem.dtype.numpy)
 
 
 def narrow(made: HalfInputs, step: int = 8) -> Array:
-    """The product with float16 sums, rounded after so many terms: what mma.m16n8k8 does with 8."""
+    """Return the product with float16 sums, rounded after so many terms: what mma.m16n8k8 does with 8."""
     a, b = made.a.astype(np.float32), made.b.astype(np.float32)
     total = np.zeros((made.problem.m, made.problem.n), np.float16)
     for start in range(0, made.problem.k, step):
@@ -38,7 +38,7 @@ def narrow(made: HalfInputs, step: int = 8) -> Array:
 
 
 def cut_off(made: HalfInputs) -> Array:
-    """The product with float32 sums that are cut off, not rounded, after every 8 terms, as tensor cores do."""
+    """Return the product with float32 sums that are cut off, not rounded, after every 8 terms, as tensor cores do."""
     a, b = made.a.astype(np.float32), made.b.astype(np.float32)
     total = np.zeros((made.problem.m, made.problem.n), np.float32)
     for start in range(0, made.problem.k, 8):

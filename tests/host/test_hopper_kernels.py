@@ -38,7 +38,7 @@ RUNGS = [
 
 
 def _compiles_well(source: Source) -> int:
-    """Registers of the kernel, after a look at what the assembler has to say."""
+    """Count the registers of the kernel, after a look at what the assembler has to say."""
     report = assembler_report(source, run.TARGET)
     assert REMARK.search(report) is None, report
     needs = parse_resources(report, source.entry)

@@ -61,12 +61,12 @@ def _imports(path: Path) -> frozenset[str]:
 
 
 def _part(dotted: str) -> str:
-    """The part of matmill that a dotted name means."""
+    """Return the part of matmill that a dotted name means."""
     return _own(dotted.partition(".")[2] or "__init__")
 
 
 def _own(module: str) -> str:
-    """The room or file of the root that a module belongs to."""
+    """Return the room or file of the root that a module belongs to."""
     return module.split(".", maxsplit=1)[0]
 
 
@@ -243,7 +243,7 @@ EMULATOR_RANK = {room: rank for rank, rooms in enumerate(EMULATOR_ROOMS) for roo
 
 
 def _emulator_imports() -> dict[str, set[str]]:
-    """The emulator's files below its face, each with those that it imports."""
+    """Return the emulator's files below its face, each with those that it imports."""
     prefix = "matmill.emulator."
     files = {
         MODULES[path].removeprefix("emulator."): path

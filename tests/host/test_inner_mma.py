@@ -36,7 +36,7 @@ def on_tensor_cores(problem: Gemm, arch: str = "h200") -> list[Config]:
 
 
 def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
-    """Whether it is legal, and an SM holds as many blocks as it assumes, with registers for their sums."""
+    """Tell whether it is legal, and an SM holds as many blocks as it assumes, with registers for their sums."""
     gpu, blocks = get(arch), config["BLOCKS_PER_SM"]
     return (
         INNER.with_config(config).why_not(problem, gpu) is None

@@ -126,7 +126,7 @@ def test_shares_follow_from_times() -> None:
 
 
 def _at(problem: Gemm, share: float, speedup: float = 4.0) -> dict[str, Any]:
-    """A product at that share of the bandwidth of reading."""
+    """Return a product at that share of the bandwidth of reading."""
     seconds = problem.least_bytes / share / 4.3e12
     return _entry(problem, seconds, speedup * seconds)
 
@@ -239,7 +239,7 @@ class FakeTime:
         self._call = gpu.call
 
     def call(self, name: str, *args: Any) -> Any:
-        """The driver's calls."""
+        """Return the driver's calls."""
         return MILLISECONDS if name == "cuEventElapsedTime" else self._call(name, *args)
 
 

@@ -28,7 +28,7 @@ OPERANDS = GemmOperands(E, F, C, D, alpha=2.0, beta=3.0, workspace=W)
 
 
 def problem_of(rung: Rung[Gemm], m: int, k: int = 10**6, dtype: DType = F32) -> Gemm:
-    """A problem of m x m outputs; F is column-major, or E's transpose where the rung asks for it."""
+    """Return a problem of m x m outputs; F is column-major, or E's transpose where the rung asks for it."""
     return Gemm(m, m, k, dtype, b_strides=(1, k), gram=rung.name == "gram")
 
 
@@ -37,12 +37,12 @@ def kernel_of(rung: Rung[Gemm], problem: Gemm) -> Kernel[Gemm]:
 
 
 def values(launch: Launch) -> tuple[object, ...]:
-    """The launch's arguments, numbers as Python's."""
+    """Return the launch's arguments, numbers as Python's."""
     return tuple(x.item() if isinstance(x, np.generic) else x for x in launch.args)
 
 
 def named(step: tuple[Program, Launch]) -> dict[str, object]:
-    """The launch's arguments by the names of the program's parameters."""
+    """Return the launch's arguments by the names of the program's parameters."""
     program, launch = step
     assert program.parameters is not None
     return dict(zip([name for name, _ in program.parameters.fields], launch.args, strict=True))

@@ -45,7 +45,7 @@ SCRIPT = "search.py"
 
 
 def configs(found: Sequence[Candidate]) -> list[Config]:
-    """Those of candidates."""
+    """Return those of candidates."""
     return [one.kernel.config for one in found]
 
 
@@ -133,7 +133,7 @@ class Times:
         self.ran: list[str] = []
 
     def competitors(self) -> list[Competitor]:
-        """One per time."""
+        """Return one per time."""
 
         def run(name: str) -> Callable[[StreamHandle], None]:
             return lambda _stream: self.ran.append(name)
@@ -141,7 +141,7 @@ class Times:
         return [Competitor(name, run(name)) for name in self.seconds]
 
     def once(self, run: Callable[[StreamHandle], None]) -> float:
-        """Runs, and says how long it took."""
+        """Run, and say how long it took."""
         run(StreamHandle(1))
         return self.seconds[self.ran[-1]]
 
@@ -230,7 +230,7 @@ class SearchGPU(FakeGPU):
     frame = GPU.frame
 
     def prepare(self, binary: Binary, launch: Launch) -> Callable[[int, int], None]:
-        """A kernel that is ready."""
+        """Return a kernel that is ready."""
         assert f".entry {launch.entry}(" in binary.ptx
 
         def run(_config: int, _parameters: int) -> None:
@@ -243,7 +243,7 @@ class SearchGPU(FakeGPU):
         return run
 
     def call(self, name: str, *args: Any) -> Any:
-        """As the parent, but for the time."""
+        """Return as the parent, but for the time."""
         return 1 + (self.blocks - 1) / 1e3 if name == "cuEventElapsedTime" else super().call(name, *args)
 
 
@@ -255,7 +255,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
     make = InnerMatrices.__init__
 
     def registered(matrices: InnerMatrices, *args: Any) -> None:
-        """Matrices that the fake GPU knows of."""
+        """Register matrices that the fake GPU knows of."""
         make(matrices, *args)
         fake.matrices = matrices
 
@@ -329,7 +329,7 @@ def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
 
 
 def _search(monkeypatch: pytest.MonkeyPatch, most: int, fit: list[Gemm], judge: Sequence[Gemm] = ()) -> None:
-    """Replaces the grids, and leaves so many configurations of a task, to have less to compile."""
+    """Replace the grids, and leave so many configurations of a task, to have less to compile."""
     some: Search[Task] = replace(SEARCH, candidates=lambda *asked: candidates(*asked)[:most])
     monkeypatch.setattr("lab.inner.search.SEARCH", some)
     monkeypatch.setattr("lab.inner.search.fit_grid", lambda _seed: fit)

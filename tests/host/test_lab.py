@@ -15,7 +15,7 @@ MODULES = {
 
 
 def _imports(path: Path) -> set[str]:
-    """Dotted names that a file imports, by statements or by name."""
+    """Return dotted names that a file imports, by statements or by name."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -22,14 +22,14 @@ Array = NDArray[Any]
 
 
 def _at(root: Array, first: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of ``root``'s memory, from ``offset`` bytes after ``first``'s start on; strides in elements."""
+    """Return a view of ``root``'s memory, from ``offset`` bytes after ``first``'s start on; strides in elements."""
     flat = root.reshape(-1)
     start = (first.__array_interface__["data"][0] - flat.__array_interface__["data"][0] + offset) // flat.itemsize
     return as_strided(flat[start:], shape, tuple(s * flat.itemsize for s in strides))
 
 
 def _interpret(stages: tuple[SubProblem[Gemm], ...], views: list[Array], roots: list[Array]) -> Array:
-    """Runs the stages as a kernel would, by address arithmetic alone; returns how often each output was written."""
+    """Run the stages as a kernel would, by address arithmetic alone; return how often each output was written."""
     a, b, c, d = views
     root_a, root_b, root_c, root_d = roots
     writes = np.zeros(root_d.size, int).reshape(root_d.shape)
@@ -57,7 +57,7 @@ def _indices(p: Gemm) -> Array:
 
 @st.composite
 def _array(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """A view of that shape with drawn order, steps and directions, and the packed root array it is cut from."""
+    """Return a view of that shape with drawn order, steps and directions, and the packed root array it is cut from."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 2, -1, -2])) for _ in shape]
     big = [shape[axis] * abs(steps[axis]) for axis in order]

@@ -34,14 +34,14 @@ class Case:
     roots: tuple[Array, Array, Array]
 
     def stages(self, *, with_y: bool = True, alpha: float | None = None) -> tuple[SubProblem[Geam], ...]:
-        """What the case becomes."""
+        """Return what the case becomes."""
         y = inspect(self.y, "y") if with_y else None
         return lower_transpose(inspect(self.x, "x"), y, inspect(self.d, "out"), alpha=alpha)
 
 
 @st.composite
 def _view(draw: st.DrawFn, shape: tuple[int, ...], kind: Any) -> tuple[Array, Array]:
-    """A view of that shape with drawn order, steps, directions, gaps and start, and its memory."""
+    """Return a view of that shape with drawn order, steps, directions, gaps and start, and its memory."""
     order = draw(st.permutations(range(len(shape))))
     if draw(st.booleans()):
         order = sorted(order)
@@ -71,7 +71,7 @@ def _case(draw: st.DrawFn) -> Case:
 
 
 def _at(array: Array, root: Array, offset: int, view: View, problem: Geam) -> Array:
-    """The matrices that a view means, ``offset`` bytes from the start of ``array``."""
+    """Return the matrices that a view means, ``offset`` bytes from the start of ``array``."""
     start = array.__array_interface__["data"][0] + offset - root.__array_interface__["data"][0]
     assert start % root.itemsize == 0
     strides = tuple(stride * root.itemsize for stride in (view.batch, *view.strides))
@@ -127,7 +127,7 @@ def _addresses(operand: Operand, offset: int, view: View, places: tuple[Array, .
 
 
 def _aligned(*shape: int, kind: Any = np.float32, skip: int = 0) -> Array:
-    """Zeros that start ``skip`` elements after a multiple of 16 bytes."""
+    """Return zeros that start ``skip`` elements after a multiple of 16 bytes."""
     memory = np.zeros(prod(shape) + skip + ALIGN, kind)
     first = -memory.ctypes.data % ALIGN // memory.itemsize + skip
     return memory[first : first + prod(shape)].reshape(shape)

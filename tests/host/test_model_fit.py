@@ -47,7 +47,7 @@ _NOISE = 0.02
 
 
 def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
-    """What a search would find on that GPU, had it timed one of so many configurations."""
+    """Return what a search would find on that GPU, had it timed one of so many configurations."""
     noise = np.random.default_rng(3)
     found = []
     for problem in problems:

@@ -31,7 +31,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 @pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
 def dtype(request: pytest.FixtureRequest) -> str:
-    """Every element type by name."""
+    """Provide every element type by name."""
     name: str = request.param
     return name
 
@@ -45,7 +45,7 @@ def _cpu(*args: Any, **options: Any) -> Any:
 
 
 def _vast(*shape: int, dtype: str = "float32") -> Array:
-    """Zeros without memory of their own: all strides are 0."""
+    """Return zeros without memory of their own: all strides are 0."""
     return np.broadcast_to(np.zeros((), ALL[dtype].numpy), shape)
 
 
@@ -167,7 +167,7 @@ class _Unreadable:
 
 
 def _misaligned() -> Array:
-    """float32 elements from an odd address."""
+    """Return float32 elements from an odd address."""
     return np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5)
 
 
@@ -341,11 +341,11 @@ class OnlyDLPack:
         self._values = values
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The host."""
+        """Return the host."""
         return 1, 0
 
     def __dlpack__(self, **wishes: Any) -> object:
-        """NumPy's capsule."""
+        """Give NumPy's capsule."""
         return self._values.__dlpack__(**wishes)
 
 
@@ -421,7 +421,7 @@ def test_unavailable_gives_a_reason_or_none() -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    """The library, on the host; what needs it is skipped where it is not installed."""
+    """Provide the library, on the host; what needs it is skipped where it is not installed."""
     return pytest.importorskip("torch")
 
 

@@ -64,7 +64,7 @@ class _Page(HTMLParser):
 
 
 def checked(text: str) -> _Page:
-    """A page whose links within it all lead somewhere and that fetches nothing."""
+    """Return a page whose links within it all lead somewhere and that fetches nothing."""
     found = _Page(text)
     assert len(set(found.ids)) == len(found.ids)
     assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)

@@ -32,13 +32,13 @@ KERNELS: dict[str, tuple[Kernel[Any], DType]] = {
 
 
 def _programs(kernel: Kernel[Any]) -> tuple[Kernel[Any] | AuxLaunch[Any], ...]:
-    """Those of its launches that may start before the launch ahead of them has ended."""
+    """Return those of its launches that may start before the launch ahead of them has ended."""
     launches: tuple[Kernel[Any] | AuxLaunch[Any], ...] = (*kernel.before, kernel, *kernel.after)
     return tuple(one for one in launches if one.pdl)
 
 
 def _body(program: Program, dtype: DType, target: str) -> str:
-    """The PTX of its entry point."""
+    """Return the PTX of its entry point."""
     _, name, body = re.split(r"\.entry (\w+)\(", compile_ptx(generate(program, dtype), target))
     assert name == program.entry
     return body

@@ -41,13 +41,13 @@ class Recorder:
     fails: bool = False
 
     def tidy(self) -> None:
-        """Counts how often what is kept would be let go."""
+        """Count how often what is kept would be let go."""
         self.tidied += 1
 
     frame = GPU.frame
 
     def prepare(self, _binary: Any, like: Launch) -> Any:
-        """Notes its launches."""
+        """Note its launches."""
 
         def launched(config: int, parameters: int) -> None:
             thread = threading.get_ident()

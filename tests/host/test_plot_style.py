@@ -35,14 +35,14 @@ TOUCH = 3.0
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that would be saved."""
+    """Provide the figures that would be saved."""
     figures: list[Figure] = []
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, *_, **__: figures.append(self))
     return figures
 
 
 def texts(figure: Figure) -> Iterator[Text]:
-    """Every text that is drawn and not along a line."""
+    """Yield every text that is drawn and not along a line."""
     yield from figure.texts
     for axes in figure.axes:
         legend = axes.get_legend()
@@ -55,7 +55,7 @@ def texts(figure: Figure) -> Iterator[Text]:
 
 
 def covered(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts of which one covers a part of the other."""
+    """Return pairs of texts of which one covers a part of the other."""
     figure.draw_without_rendering()
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure) if text.get_text()]
     assert len(boxes) > 10

@@ -79,32 +79,32 @@ class FakeGPU:
         self.memory: dict[int, NDArray[np.uint8]] = {}
 
     def empty(self, nbytes: int) -> Allocation:
-        """Memory that holds rubbish."""
+        """Return memory that holds rubbish."""
         return Allocation(self, nbytes)
 
     def upload(self, array: NDArray[Any], _name: str) -> Allocation:
-        """A copy of an array."""
+        """Return a copy of an array."""
         made = self.empty(array.nbytes)
         made.write(array)
         return made
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory."""
+        """Return the address of new memory."""
         block = np.full(nbytes, 0xAA, np.uint8)
         self.memory[block.ctypes.data] = block
         return int(block.ctypes.data)
 
     def free(self, address: int) -> None:
-        """Forgets memory."""
+        """Forget memory."""
         del self.memory[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever in flight."""
+        """Wait for nothing: nothing is ever in flight."""
 
     frame = GPU.frame
 
     def prepare(self, _binary: Binary, launch: Launch) -> Callable[[int, int], None]:
-        """The empty kernel, the only one that is launched so."""
+        """Return the empty kernel, the only one that is launched so."""
         assert launch.entry == "empty"
 
         def enqueue(_config: int, _parameters: int) -> None:
@@ -113,7 +113,7 @@ class FakeGPU:
         return enqueue
 
     def call(self, name: str, *args: Any) -> Any:
-        """The driver calls that the probe makes."""
+        """Return the driver calls that the probe makes."""
         if name == "cuEventCreate":
             self.events.append(0.0)
             return len(self.events) - 1
@@ -128,7 +128,7 @@ class FakeGPU:
         return {"cuMemGetInfo": 2**24, "cuStreamCreate": 7}.get(name)
 
     def launch(self, binary: Binary, launch: Launch, stream: object) -> None:
-        """Takes the time that the kernel would, and leaves what the probe looks at."""
+        """Take the time that the kernel would, and leave what the probe looks at."""
         assert hasattr(stream, "__cuda_stream__")
         # All blocks are resident, but where the order of addresses is what counts.
         resident = launch.blocks * launch.threads_per_block <= self.arch.sms * self.arch.threads_per_sm
@@ -210,7 +210,7 @@ def _at(where: object, dtype: Any, count: int) -> NDArray[Any]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waiting for clocks to settle, and no compiler: a binary says what its constants and element type are."""
+    """Wait for no clock and no compiler: a binary says what its constants and element type are."""
     monkeypatch.setattr(probing, "_SETTLE", 0.001)
 
     def binary(_runs: Runs, kernel: Kernel[Any], dtype: DType = F32) -> Binary:
@@ -323,7 +323,7 @@ CANNED = Probed(
 
 @pytest.fixture
 def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
-    """A GPU that was probed in no time, and a cache folder of one's own."""
+    """Provide a GPU that was probed in no time, and a cache folder of one's own."""
     machine = FakeGPU(TRUTH, arch=get("h200"))
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index: machine))

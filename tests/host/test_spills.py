@@ -76,7 +76,7 @@ def test_short_and_thin_products_do_not_spill(dtype: DType) -> None:
 
 
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
-    """X transposed plus Y, packed."""
+    """Return X transposed plus Y, packed."""
     size = dtype.itemsize
     rows = View((n, 1), m * n, align=gcd(16, n * size, m * n * size))
     return Geam(m, n, dtype, View((1, m), m * n, align=gcd(16, m * size, m * n * size)), rows, rows, batch)

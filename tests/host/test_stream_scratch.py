@@ -42,28 +42,28 @@ class Counting:
         self._addresses = count(_FAR, _FAR)
 
     def zeros(self, nbytes: int) -> Memory:
-        """Notes how much."""
+        """Note how much."""
         self.given.append(nbytes)
         return Memory(next(self._addresses))
 
     def enter(self) -> bool:
-        """The context was not current before."""
+        """Return the context was not current before."""
         self.inside += 1
         return True
 
     def leave(self) -> None:
-        """Back to the other one."""
+        """Go back to the other one."""
         self.inside -= 1
 
     def is_capturing(self, stream: int, address: int) -> int:
-        """As the driver answers: 32 bits alone are written."""
+        """Return as the driver answers: 32 bits alone are written."""
         assert self.inside
         self.asked.append(stream)
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return self.status
 
     def stream_id(self, stream: int, address: int) -> int:
-        """As the driver answers."""
+        """Return as the driver answers."""
         assert self.inside
         ctypes.c_uint64.from_address(address).value = self.numbers.get(stream, 2**40 + stream)
         return 0
@@ -71,13 +71,13 @@ class Counting:
 
 @pytest.fixture
 def gpu() -> Counting:
-    """A GPU whose streams are asked for."""
+    """Provide a GPU whose streams are asked for."""
     return Counting()
 
 
 @pytest.fixture
 def found(gpu: Counting, monkeypatch: pytest.MonkeyPatch) -> Scratch:
-    """What its streams have."""
+    """Provide what its streams have."""
     monkeypatch.setattr(stream_scratch, "load", lambda: None)
     monkeypatch.setattr(stream_scratch, "is_capturing", lambda _library: gpu.is_capturing)
     monkeypatch.setattr(stream_scratch, "stream_id", lambda _library: gpu.stream_id)

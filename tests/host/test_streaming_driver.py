@@ -30,7 +30,7 @@ class HostDriver:
         self._refuses = refuses
 
     def call(self, name: str, *args: Any) -> Any:
-        """The driver's functions that streaming uses, with their arguments in the driver's order."""
+        """Return the driver's functions that streaming uses, with their arguments in the driver's order."""
         if name == self._refuses:
             raise LaunchError(argument="GPU 0", got=f"CUDA_ERROR_OUT_OF_MEMORY from {name}", wanted="success", fix=".")
         if name in {"cuMemAlloc", "cuMemHostAlloc"}:
@@ -64,11 +64,11 @@ class HostDriver:
         return None
 
     def free(self, address: int) -> None:
-        """As the executor has it."""
+        """Free as the executor does."""
         self.call("cuMemFree", address)
 
     def launch(self, _binary: Binary, launch: Launch, stream: object) -> None:
-        """At once."""
+        """Launch at once."""
         assert stream in self.objects
         self.device._memory = self.live
         stands_in = self.device.stream()

@@ -26,7 +26,7 @@ FAILURES = [KeyboardInterrupt(), LaunchError(argument="GPU 0", got="memory", wan
 
 
 def _trial() -> tuple[Array, Array, dict[str, Any]]:
-    """A product of several chunks, with C."""
+    """Return a product of several chunks, with C."""
     return (numbers((3, 300), F32), numbers((300, 2), F32, 1), {"c": numbers((3, 2), F32, 2), "beta": 1.0})
 
 

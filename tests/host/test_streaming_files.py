@@ -80,7 +80,7 @@ def test_memory_on_the_host_is_bounded(tmp_path: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """E (4, 20000) of float32, row after row."""
+    """Provide E (4, 20000) of float32, row after row."""
     path = tmp_path / "e.npy"
     np.save(path, numbers((4, 20_000), F32))
     return path

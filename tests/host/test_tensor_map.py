@@ -28,7 +28,7 @@ def words(data: bytes) -> tuple[int, ...]:
 
 
 def bits_set(at: int, width: int, value: int) -> bytes:
-    """The map of ``TENSOR`` with other bits."""
+    """Return the map of ``TENSOR`` with other bits."""
     number = int.from_bytes(encode(TENSOR, ADDRESS), "little")
     return (number & ~((1 << width) - 1 << at) | value << at).to_bytes(128, "little")
 

@@ -44,14 +44,14 @@ class Wrapper(torch.Tensor):  # type: ignore[misc] # see above
 
     @staticmethod
     def __new__(cls: Any, inside: Any) -> Any:
-        """Without memory, as torch wants wrappers."""
+        """Make one without memory, as torch wants wrappers."""
         made = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype)
         made.inside = inside
         return made
 
     @classmethod
     def __torch_dispatch__(cls, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Operators of the doubled tensors."""
+        """Return operators of the doubled tensors."""
         doubled = [2 * x.inside if isinstance(x, cls) else x for x in args]
         return operator(*doubled, **{name: getattr(x, "inside", x) for name, x in (kwargs or {}).items()})
 
@@ -149,7 +149,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 
 
 def _data(name: str) -> list[Any]:
-    """Operands of small whole numbers, whose sums are exact."""
+    """Return operands of small whole numbers, whose sums are exact."""
     generator = torch.Generator().manual_seed(len(name))
     return [torch.randint(-9, 9, shape, generator=generator).float() for shape in SHAPES[name][0]]
 
@@ -159,7 +159,7 @@ def _version(x: Any) -> int:
 
 
 def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Exception], ...]:
-    """Errors of which a call raises one, the first where the order is told; none where it works."""
+    """Return errors of which a call raises one, the first where the order is told; none where it works."""
     found = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
     if home == "torch" and out is not None and any(state.recorded for state in kinds):
         found.append(ArgumentError)
@@ -168,7 +168,7 @@ def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Ex
 
 
 def _derivatives(result: Any, operands: list[Any]) -> list[Any]:
-    """Gradients and tangent of what has some."""
+    """Return gradients and tangent of what has some."""
     leaves = [x for x in operands if x.requires_grad]
     weight = torch.arange(float(result.numel())).reshape(result.shape)
     gradients = torch.autograd.grad(result, leaves, weight) if result.requires_grad else ()

@@ -27,7 +27,7 @@ INTEGERS = ("int8", "int32")
 
 
 def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
-    """Numbers of very different sizes, integers of the whole range."""
+    """Return numbers of very different sizes, integers of the whole range."""
     rng = np.random.default_rng(seed)
     kind: Any = ELEMENTWISE[dtype].numpy
     if kind.kind == "i":
@@ -49,7 +49,7 @@ def _bits(x: Array) -> bytes:
 
 
 def _by_hand(x: Array, y: Array, alpha: float, beta: float) -> Array:
-    """The sum element by element in exact arithmetic, rounded where the contract says so."""
+    """Return the sum element by element in exact arithmetic, rounded where the contract says so."""
     kind = x.dtype
     dtype = next(one for one in ELEMENTWISE.values() if one.numpy == kind)
     left, right = np.broadcast_arrays(np.swapaxes(x, -1, -2), y)
@@ -69,7 +69,7 @@ def _by_hand(x: Array, y: Array, alpha: float, beta: float) -> Array:
 
 
 def _round(exact: Fraction, kind: np.dtype[Any]) -> float:
-    """The nearest number of that type, ties to even, for moderate sizes."""
+    """Return the nearest number of that type, ties to even, for moderate sizes."""
     if not exact:
         return 0.0
     digits = 24 if kind == np.float32 else 53
@@ -315,7 +315,7 @@ def test_a_gpu_that_is_demanded_and_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def torch() -> Any:
-    """The library, on the host; what needs it is skipped where it is not installed."""
+    """Provide the library, on the host; what needs it is skipped where it is not installed."""
     return pytest.importorskip("torch")
 
 

@@ -121,7 +121,7 @@ def test_a_wrong_result_stands_out() -> None:
 
 
 def _measured() -> dict[str, Any]:
-    """The record of a ladder run on a GPU."""
+    """Return the record of a ladder run on a GPU."""
     moved = transpose_add_problem(*ARTICLE).least_bytes
     rates: dict[str, Any] = {
         "seconds": 0.4e-3,

@@ -46,7 +46,7 @@ REGISTERS = [
 
 
 def _known(variants: list[Variant]) -> list[Variant]:
-    """Those that the kernel does not refuse, each once."""
+    """Return those that the kernel does not refuse, each once."""
     return [variant for variant in dict.fromkeys(variants) if variant.kernel is not None]
 
 
@@ -63,7 +63,7 @@ def _is_within_budget(kernel: Kernel[Gemm], needs: Resources) -> None:
 
 
 def _may_spill(config: Config) -> bool:
-    """One register of the 128x192 tile of consumers that alternate, with an MN-major B.
+    """Return one register of the 128x192 tile of consumers that alternate, with an MN-major B.
 
     It was the fastest on an H200 for 8192 x 8192 x 8192 in float16 all the same: 1.05 of torch.mm's rate (2026-11-23).
     """
@@ -71,7 +71,7 @@ def _may_spill(config: Config) -> bool:
 
 
 def _moved(config: Config) -> int:
-    """Registers of a block after setmaxnreg."""
+    """Count the registers of a block after setmaxnreg."""
     return 128 * (config["PRODUCER_REGISTERS"] + config["CONSUMERS"] * config["CONSUMER_REGISTERS"])
 
 

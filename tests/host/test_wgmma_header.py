@@ -18,7 +18,7 @@ ALL_TYPES = ("matmill::Half", "matmill::BFloat", "Tf32", "E4M3", "E5M2")
 
 
 def kernel(scalar: str, n: int) -> str:
-    """A kernel with two products, A from shared memory and from registers, whose sums it stores."""
+    """Return a kernel with two products, A from shared memory and from registers, whose sums it stores."""
     return f"""
 extern "C" __global__ void __launch_bounds__(128, 1) k_{scalar.rsplit(":", 1)[-1]}_{n}(float* to, unsigned x) {{
   float sums[{n // 2}];

@@ -48,13 +48,13 @@ class Retired:
     suffixes: tuple[str, ...] = tuple(SUFFIXES)
 
     def looks_at(self, path: str) -> bool:
-        """Whether the word is retired in that file."""
+        """Tell whether the word is retired in that file."""
         inside = not self.under or path.startswith(self.under)
         omitted = path.startswith(self.without) or path.endswith(self.without)
         return inside and not omitted and path.endswith(self.suffixes)
 
     def hits(self) -> list[str]:
-        """Every place it is still in, as ``path:line: text``."""
+        """Return every place it is still in, as ``path:line: text``."""
         pattern, allowed = re.compile(self.pattern, re.IGNORECASE), re.compile(self.allowed, re.IGNORECASE)
         return [
             f"{path}:{number}: {line.strip()}"
@@ -236,7 +236,7 @@ def texts() -> dict[str, str]:
 
 
 def terms() -> dict[str, list[str]]:
-    """The rows of the glossary's tables by term: what it means, and where it is defined."""
+    """Return the rows of the glossary's tables by term: what it means, and where it is defined."""
     rows = (line.strip("|").split(" | ") for line in GLOSSARY.read_text(encoding="utf-8").splitlines() if "|" in line)
     cells = ([cell.strip() for cell in row] for row in rows)
     return {row[0]: row[1:] for row in cells if row[0] != "term" and not row[0].startswith("---")}

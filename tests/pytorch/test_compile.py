@@ -19,7 +19,7 @@ BACKENDS = ["eager", "aot_eager", "inductor"]
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """What was compiled is forgotten."""
+    """Forget what was compiled."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -37,7 +37,7 @@ def _random(*shape: int, grad: bool = False) -> Any:
 
 
 def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """An operator's form, arguments and keywords."""
+    """Return an operator's form, arguments and keywords."""
     operators = torch.ops.matmill
     x, y, vector = _random(3, 5, grad=grad), _random(2, 5, 3, grad=grad), _random(5, grad=grad)
     halves = x.detach().half().requires_grad_(grad), y.detach().half().requires_grad_(grad)

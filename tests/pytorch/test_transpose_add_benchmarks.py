@@ -47,7 +47,7 @@ torch: Any = pytest.importorskip("torch")
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
-    """Torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
+    """Provide torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
     fake = SumGPU(F32)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
@@ -167,7 +167,7 @@ def test_the_host_s_cost_is_told_for_every_way(gpu: SumGPU) -> None:
 
 @pytest.fixture
 def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that flushes nothing: what flushes is a kernel that is not emulated."""
+    """Use a clock that flushes nothing: what flushes is a kernel that is not emulated."""
     for module in ("lab.search", "lab.transpose_add.compare"):
         monkeypatch.setattr(f"{module}.clean_clock", lambda gpu: Clock(gpu, 0))
 
@@ -206,7 +206,7 @@ class SearchGPU(SumGPU):
     frame = GPU.frame
 
     def prepare(self, binary: Any, launch: Any) -> Any:
-        """What enqueues the launch, whatever the address of its parameters."""
+        """Return what enqueues the launch, whatever the address of its parameters."""
         return lambda _config, _parameters: self.launch(binary, launch)
 
 

@@ -26,14 +26,14 @@ class OnGPU:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> OnGPU:
-    """A stand-in for a plain tensor on a GPU."""
+    """Provide a stand-in for a plain tensor on a GPU."""
     monkeypatch.setattr(functions, "_PLAIN", {OnGPU})
     return OnGPU()
 
 
 @contextmanager
 def _watched(kind: str) -> Iterator[None]:
-    """Torch in a state in which somebody must see the operator."""
+    """Put torch in a state in which somebody must see the operator."""
     with ExitStack() as stack:
         if kind == "dispatch mode":
             stack.enter_context(modes.TorchDispatchMode())

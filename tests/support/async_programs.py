@@ -23,7 +23,7 @@ Found = set[tuple[str, int, int]]
 
 
 def threads_of(*blocks: int) -> tuple[Thread, ...]:
-    """The threads of some blocks that take part in programs."""
+    """Return the threads of some blocks that take part in programs."""
     return tuple((block * WARPS + warp, lane) for block in blocks for warp in range(WARPS) for lane in LANES)
 
 
@@ -50,7 +50,7 @@ class Do:
 
 
 def possible(program: list[Do]) -> list[Do]:
-    """The program without what agents do before they exist or after their end."""
+    """Return the program without what agents do before they exist or after their end."""
     kept, issued, ended = [], 0, set()
     for now in program:
         if now.op in ("touch", "completes", "waited") and (now.agent >= issued or now.agent in ended):
@@ -63,7 +63,7 @@ def possible(program: list[Do]) -> list[Do]:
 
 
 def masks(threads: tuple[Thread, ...]) -> tuple[Ints, Lanes]:
-    """Threads as warps and their lanes."""
+    """Group threads as warps and their lanes."""
     warps = sorted({warp for warp, _ in threads})
     lanes = [(warp, lane) in threads for warp in warps for lane in range(32)]
     return np.array(warps, np.int64), np.array(lanes, np.bool_).reshape(-1, 32)
@@ -141,7 +141,7 @@ class Teller:
 
 
 def found(program: list[Do]) -> Found:
-    """What the detector reports of a program."""
+    """Return what the detector reports of a program."""
     return {(race.kind, race.first_where, race.second_where) for race in Teller(program).detector.races()}
 
 
@@ -181,7 +181,7 @@ class Reference:
             getattr(self, f"_{now.op}")(now, where)
 
     def races(self) -> Found:
-        """All races but those with an access that another one stands for."""
+        """Return all races but those with an access that another one stands for."""
         return {(kind, x.where, y.where) for x, y, kind in self._racing() if not self._represented(x, y)}
 
     def _access(self, now: Do, where: int) -> None:
@@ -244,7 +244,7 @@ class Reference:
                     yield x, y, kind
 
     def _race(self, x: _Event, y: _Event) -> str:
-        """The kind of race of two accesses; empty where there is none."""
+        """Return the kind of race of two accesses; empty where there is none."""
         if x.actor == y.actor or x.place != y.place or "write" not in (x.kind, y.kind):
             return ""
         if not self._graph.comes_before(x.end, y.start):
@@ -256,7 +256,7 @@ class Reference:
         return "" if seen else "missing-proxy-fence"
 
     def _represented(self, x: _Event, y: _Event) -> bool:
-        """Whether an access between the two comes after the first, and is in no race with the second either."""
+        """Tell whether an access between the two comes after the first, and is in no race with the second either."""
         for z in self._events[self._events.index(x) + 1 : self._events.index(y)]:
             stands = z.place == x.place and z.kind in ("write", x.kind)
             if (

@@ -27,12 +27,12 @@ STORED = f"{COMMIT} @first cp.async.bulk.wait_group 0; bar.sync 0;"
 
 
 def expect(nbytes: int) -> str:
-    """Thread 0 arrives at the barrier, whose phase then awaits so many bytes."""
+    """Write PTX by which thread 0 arrives at the barrier, whose phase then awaits so many bytes."""
     return f"@first mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {nbytes};"
 
 
 def wait(parity: int = 0) -> str:
-    """All threads wait for a phase of the barrier."""
+    """Return all threads wait for a phase of the barrier."""
     label = f"W{next(_LABELS)}"
     return f"{label}: mbarrier.try_wait.parity.shared::cta.b64 done, [full], {parity}; @!done bra {label};"
 
@@ -51,17 +51,17 @@ add.u32 r0, r0, r2; bra {label};
 
 
 def fill(array: str = "x", nbytes: int = TILE) -> str:
-    """The array's first bytes to the tile, by ordinary stores."""
+    """Return the array's first bytes to the tile, by ordinary stores."""
     return _each_word("ld.global.b32 r3, [a0]; st.shared.b32 [r1], r3;", array, nbytes) + FENCE
 
 
 def dump(array: str = "o", nbytes: int = TILE) -> str:
-    """The tile to the array, by ordinary loads."""
+    """Return the tile to the array, by ordinary loads."""
     return "bar.sync 0;" + _each_word("ld.shared.b32 r3, [r1]; st.global.b32 [a0], r3;", array, nbytes)
 
 
 def load(tensor: TensorMap, to: int, at: tuple[int, ...], name: str = "m", *, hint: bool = False) -> str:
-    """Thread 0 loads a box to a byte of the tile."""
+    """Write PTX by which thread 0 loads a box to a byte of the tile."""
     where, hints = ", ".join(map(str, at)), (".L2::cache_hint", ", 0x1000000000000000") if hint else ("", "")
     return (
         f"add.u32 r4, tile, {to}; @first cp.async.bulk.tensor.{len(tensor.sizes)}d.shared::cluster.global.tile"
@@ -70,7 +70,7 @@ def load(tensor: TensorMap, to: int, at: tuple[int, ...], name: str = "m", *, hi
 
 
 def store(tensor: TensorMap, source: int, at: tuple[int, ...], name: str = "m", *, add: bool = False) -> str:
-    """Thread 0 stores or adds a box from a byte of the tile."""
+    """Write PTX by which thread 0 stores or adds a box from a byte of the tile."""
     opcode, operation = ("cp.reduce.async", ".add") if add else ("cp.async", "")
     return (
         f"add.u32 r4, tile, {source}; @first {opcode}.bulk.tensor.{len(tensor.sizes)}d.global.shared::cta{operation}"
@@ -79,7 +79,7 @@ def store(tensor: TensorMap, source: int, at: tuple[int, ...], name: str = "m", 
 
 
 def bulk(form: str, operands: str) -> str:
-    """Thread 0 copies contiguous bytes: ``form`` follows ``cp.async.bulk`` or is a whole opcode."""
+    """Write PTX by which thread 0 copies contiguous bytes: ``form`` follows ``cp.async.bulk`` or is a whole opcode."""
     return f"@first {'' if form.startswith('cp') else 'cp.async.bulk.'}{form} {operands};"
 
 
@@ -132,6 +132,6 @@ def emulate(
 
 
 def placed(tensor: TensorMap, pointers: dict[str, Pointer]) -> TensorMap:
-    """The map with the address of the array that its pointer names."""
+    """Return the map with the address of the array that its pointer names."""
     name, offset = tensor.pointer.name, tensor.pointer.address
     return replace(tensor, pointer=Pointer(name, pointers[name].address + offset))

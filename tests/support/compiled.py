@@ -39,7 +39,7 @@ class Golden:
         self._asked: set[str] = set()
 
     def needs(self, source: Source, target: str) -> Needs:
-        """What the unit's entry points need, from the file or else from the compiler."""
+        """Return what the unit's entry points need, from the file or else from the compiler."""
         unit = f"{target} {source.digest}"
         if unit not in self._asked:
             if unit not in self._units:
@@ -51,16 +51,16 @@ class Golden:
         return self._units[unit]
 
     def asked(self) -> dict[str, dict[str, list[int]]]:
-        """The units that any process of the run asked for."""
+        """Return the units that any process of the run asked for."""
         lines = [line for notes in self._notes.glob("*.jsonl") for line in notes.read_text().splitlines()]
         return dict(sorted(json.loads(line) for line in lines))
 
     def missing(self) -> int:
-        """How many units were asked for that the file does not know."""
+        """Say how many units were asked for that the file does not know."""
         return len(self.asked().keys() - _read().keys())
 
     def write(self) -> int:
-        """Writes the file anew with what was asked for and nothing else; says how many units that is."""
+        """Write the file anew with what was asked for and nothing else; say how many units that is."""
         asked = self.asked()
         head = "\n".join(f"{json.dumps(key)}: {json.dumps(value)}," for key, value in _compiler().items())
         units = ",\n".join(f"{json.dumps(unit)}: {json.dumps(needs)}" for unit, needs in asked.items())
@@ -73,7 +73,7 @@ def _compiler() -> dict[str, Any]:
 
 
 def _read() -> dict[str, Needs]:
-    """The units of the golden file, or none where another compiler wrote it."""
+    """Return the units of the golden file, or none where another compiler wrote it."""
     held = json.loads(FILE.read_text()) if FILE.is_file() else {}
     if any(held.get(key) != value for key, value in _compiler().items()):
         return {}
@@ -118,16 +118,22 @@ def _without_code(source: Source, target: str) -> compiling._Unit:
 
 
 def headings_alone(source: Source, target: str) -> compiling._Unit:
-    """A unit for a GPU that runs nothing: the headings of its entry points in the place of PTX, and what they need."""
+    """Return a unit for a GPU that runs nothing.
+
+    The headings of its entry points in the place of PTX, and what they need.
+    """
     needs = _started[0].needs(source, target)
     return compiling._Unit(b"", "".join(f".visible .entry {name}()\n" for name in needs), needs)
 
 
 def resources(source: Source, target: str) -> Resources:
-    """What the entry point needs; where the golden file knows it, nothing is compiled."""
+    """Return what the entry point needs; where the golden file knows it, nothing is compiled."""
     return _started[0].needs(source, target).get(source.entry, _NOTHING)
 
 
 def in_ptx_alone(source: Source, target: str) -> Binary:
-    """What an emulated GPU runs in the place of a binary: PTX, no machine code, and nothing that the kernel needs."""
+    """Return what an emulated GPU runs in the place of a binary.
+
+    PTX, no machine code, and nothing that the kernel needs.
+    """
     return Binary(source.kernel, source.entry, target, b"", compile_ptx(source, target), _NOTHING)

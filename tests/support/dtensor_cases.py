@@ -25,16 +25,16 @@ class _Mesh:
         self._random = torch.Generator().manual_seed(len(shape))
 
     def numbers(self, *shape: int, dtype: Any = torch.float64) -> Any:
-        """Random numbers; where they are summed in another order, the differences are small."""
+        """Return random numbers; where they are summed in another order, the differences are small."""
         return torch.randn(shape, generator=self._random, dtype=torch.float64).to(dtype).to(self._device)
 
     def put(self, x: Any, *placements: Any) -> Any:
-        """A DTensor of ``x``; partial sums are made by a product."""
+        """Return a DTensor of ``x``; partial sums are made by a product."""
         return distribute_tensor(x, self.mesh, placements)
 
 
 def _close(actual: Any, expected: Any, *placements: Any) -> None:
-    """Compares all elements, and the placements where some are given: those of gradients are torch's to choose."""
+    """Compare all elements, and the placements where some are given: those of gradients are torch's to choose."""
     assert not placements or tuple(actual.placements) == placements, (actual.placements, placements)
     full = actual.full_tensor()
     assert full.dtype == expected.dtype
@@ -45,7 +45,7 @@ def _close(actual: Any, expected: Any, *placements: Any) -> None:
 
 
 def inner_sharded_in_k(ranks: Ranks) -> None:
-    """A partial sum, of even and uneven shards and of fewer terms than ranks; gradients."""
+    """Check a partial sum, of even and uneven shards and of fewer terms than ranks; gradients."""
     at = _Mesh(ranks)
     for k in (101, 8 * ranks.world, 1):
         e, f = at.numbers(3, k), at.numbers(k, 4)
@@ -67,7 +67,10 @@ def inner_sharded_in_k(ranks: Ranks) -> None:
 
 
 def column_and_row_parallel(ranks: Ranks) -> None:
-    """Linear layers as in tensor parallelism: bias and activation come after the sum over ranks, in every type."""
+    """Check linear layers as in tensor parallelism.
+
+    Bias and activation come after the sum over ranks, in every type.
+    """
     at = _Mesh(ranks)
     gelu = torch.nn.functional.gelu
     for dtype in (torch.float64, torch.bfloat16):
@@ -90,7 +93,7 @@ def column_and_row_parallel(ranks: Ranks) -> None:
 
 
 def batches_and_vectors(ranks: Ranks) -> None:
-    """Batch dimensions, broadcast operands, columns of bias, and vectors."""
+    """Check batch dimensions, broadcast operands, columns of bias, and vectors."""
     at = _Mesh(ranks)
     batch = 2 * ranks.world
     a, b, c = at.numbers(batch, 5, 8), at.numbers(1, 8, 4), at.numbers(3, batch, 8, 4)
@@ -105,7 +108,7 @@ def batches_and_vectors(ranks: Ranks) -> None:
 
 
 def transposes(ranks: Ranks) -> None:
-    """Shardings of the last two dimensions are exchanged; partial sums stay partial."""
+    """Check that shardings of the last two dimensions are exchanged, and that partial sums stay partial."""
     at = _Mesh(ranks)
     n = ranks.world
     x, y = at.numbers(2, 3 * n + 1, 4 * n), at.numbers(2, 4 * n, 3 * n + 1)
@@ -127,7 +130,7 @@ def transposes(ranks: Ranks) -> None:
 
 
 def meshes_of_two_dimensions(ranks: Ranks) -> None:
-    """Data parallel in one dimension, tensor parallel in the other."""
+    """Check data parallel in one dimension, tensor parallel in the other."""
     if ranks.world % 2:
         return
     at = _Mesh(ranks, 2, ranks.world // 2)
@@ -145,7 +148,7 @@ def meshes_of_two_dimensions(ranks: Ranks) -> None:
 
 
 def refused_placements(ranks: Ranks) -> None:
-    """Errors name the placement that works, from the functions and from the bare operators."""
+    """Check that errors name the placement that works, from the functions and from the bare operators."""
     at = _Mesh(ranks)
     e, f = at.numbers(4, 16), at.numbers(16, 4)
     shard = at.put(e, Shard(1))
@@ -174,7 +177,7 @@ def refused_placements(ranks: Ranks) -> None:
 
 
 def compiled(ranks: Ranks) -> None:
-    """No graph break: a column-parallel layer into a row-parallel one, its gradients, and a sharded Gram matrix.
+    """Compile without graph break: column-parallel into row-parallel, its gradients, and a sharded Gram matrix.
 
     On two ranks: more of them would trace the same.
     """

@@ -26,7 +26,7 @@ _SLOPE, _COST = 1.13, 16
 
 
 def added(bias: Array, a: Array, b: Array) -> Array:
-    """The bias as NumPy broadcasts it to the product, of which a vector has dropped its dimension of 1."""
+    """Return the bias as NumPy broadcasts it to the product, of which a vector has dropped its dimension of 1."""
     if a.ndim == b.ndim == 1:
         return bias.reshape(())
     return bias.reshape(-1) if 1 in {a.ndim, b.ndim} else bias
@@ -43,7 +43,7 @@ def error(
     bias: Array | None = None,
     activation: str | None = None,
 ) -> float:
-    """The largest error of an element over its bound: of the sums, of bias and activation, and of one rounding."""
+    """Give the largest error of an element over its bound: of the sums, of bias and activation, and of one rounding."""
     sums, result = of_numpy(a.dtype, "a").accumulator, of_numpy(actual.dtype, "actual")
     wide = [None if x is None else x.astype(sums.numpy) for x in (a, b, c)]
     exact = reference.answer(*wide, alpha=alpha, beta=beta).astype(np.float64)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ class Graph:
         self.latest: dict[Thread, int] = {}
 
     def node(self, *after: int) -> int:
-        """A new node after some others."""
+        """Return a new node after some others."""
         bits = 0
         for one in after:
             bits |= self.before[one] | 1 << one
@@ -23,7 +23,7 @@ class Graph:
         return len(self.before) - 1
 
     def step(self, thread: Thread, *after: int) -> int:
-        """A new node in a thread's program order, and after some others."""
+        """Return a new node in a thread's program order, and after some others."""
         self.latest[thread] = self.node(*after, *([self.latest[thread]] if thread in self.latest else []))
         return self.latest[thread]
 
@@ -35,5 +35,5 @@ class Graph:
             self.latest[thread] = node
 
     def comes_before(self, one: int, two: int) -> bool:
-        """Whether one node comes before another."""
+        """Tell whether one node comes before another."""
         return bool(self.before[two] >> one & 1)

@@ -36,7 +36,7 @@ class Buffer:
         self.address = 0
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A copy of the contents."""
+        """Return a copy of the contents."""
         result: Array = self.data.view(dtype).reshape(shape).copy()
         return result
 
@@ -59,45 +59,45 @@ class FakeGPU:
         self.capturing: set[int] = set()
 
     def empty(self, nbytes: int) -> Buffer:
-        """Poisoned memory."""
+        """Return poisoned memory."""
         return Buffer(self.memory, np.full(nbytes, 0xFF, np.uint8))
 
     def zeros(self, nbytes: int) -> Buffer:
-        """Memory of zeros."""
+        """Return memory of zeros."""
         return Buffer(self.memory, np.zeros(nbytes, np.uint8))
 
     def check(self, status: int, _name: str) -> None:
-        """Nothing that the driver is asked fails."""
+        """Check that nothing the driver is asked fails."""
         assert status == 0
 
     def is_capturing(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
+        """Return the driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return 0
 
     def stream_id(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
+        """Return the driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint64.from_address(address).value = 2**40 + stream
         return 0
 
     def home(self, array: Array) -> int:
-        """The address of an array of the host's in the memory of this GPU too."""
+        """Return the address of an array of the host's in the memory of this GPU too."""
         if id(array) not in self.homes:
             self.homes[id(array)] = (array, self.memory.bind("tensor", array, access="rw").address)
         _kept, address = self.homes[id(array)]
         return address
 
     def upload(self, array: Array, _name: str) -> Buffer:
-        """A packed copy."""
+        """Return a packed copy."""
         self.uploaded.append(array.nbytes)
         return Buffer(self.memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
 
     frame = GPU.frame
 
     def prepare(self, binary: Binary, launch: Launch) -> Any:
-        """A launch that is emulated at once."""
+        """Return a launch that is emulated at once."""
 
         def launched(config: int, parameters: int) -> None:
             real, stream = read_launch(config, parameters, launch)
@@ -107,28 +107,28 @@ class FakeGPU:
         return launched
 
     def enter(self) -> bool:
-        """The context was not current before."""
+        """Return the context was not current before."""
         assert not self.entered
         self.entered = True
         return True
 
     def leave(self) -> None:
-        """Back to the other context."""
+        """Go back to the other context."""
         self.entered = False
 
     def tidy(self) -> None:
-        """What is held stays for tests to see."""
+        """Keep what is held for tests to see."""
 
     def order(self, before: int, after: int) -> None:
-        """Remembers which stream waits for which."""
+        """Remember which stream waits for which."""
         self.orders.append((before, after))
 
     def keep(self, owners: tuple[object, ...], stream: int) -> None:
-        """Remembers what is held for which stream."""
+        """Remember what is held for which stream."""
         self.held.append((owners, stream))
 
     def synchronize(self) -> None:
-        """Counts how often the host waits."""
+        """Count how often the host waits."""
         self.waits += 1
 
 
@@ -137,7 +137,7 @@ class Namespace:
 
     @staticmethod
     def from_dlpack(export: dlpack.Export) -> dlpack.Tensor:
-        """The facts of an export, taken on stream 77."""
+        """Return the facts of an export, taken on stream 77."""
         return dlpack.read(export.__dlpack__(stream=77))
 
 
@@ -185,7 +185,7 @@ class Tensor:
         self.address: int = device.home(self.base) + offset
 
     def is_contiguous(self) -> bool:
-        """Whether it is packed row by row; strides of dimensions with one element do not matter."""
+        """Tell whether it is packed row by row; strides of dimensions with one element do not matter."""
         reach = 1
         for extent, step in zip(self.shape[::-1], self.steps[::-1], strict=True):
             if extent != 1 and step != reach:
@@ -194,33 +194,33 @@ class Tensor:
         return True
 
     def stride(self) -> tuple[int, ...]:
-        """In elements."""
+        """Give the strides in elements."""
         return self.steps
 
     def data_ptr(self) -> int:
-        """In the emulator's memory."""
+        """Give the address in the emulator's memory."""
         return self.address
 
     def get_device(self) -> int:
-        """The first."""
+        """Return the first."""
         return 0
 
     def is_neg(self) -> bool:
-        """Never."""
+        """Tell that it never is."""
         return False
 
     def is_inference(self) -> bool:
-        """Whether it was made in inference mode."""
+        """Tell whether it was made in inference mode."""
         return self.inference
 
     is_meta = is_nested = False
 
     def numel(self) -> int:
-        """How many elements."""
+        """Say how many elements."""
         return int(np.prod(self.shape))
 
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
-        """Poisoned memory."""
+        """Return poisoned memory."""
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
         kind = np.dtype(np.uint8) if dtype == "uint8" else ELEMENTWISE[dtype or self.dtype].numpy
         array = np.empty(shape, kind)
@@ -232,12 +232,12 @@ class Tensor:
 
 
 def unpack_dual(tensor: Tensor) -> SimpleNamespace:
-    """As ``torch.autograd.forward_ad.unpack_dual``."""
+    """Return as ``torch.autograd.forward_ad.unpack_dual``."""
     return SimpleNamespace(primal=tensor, tangent=tensor.tangent)
 
 
 def written(tensors: tuple[Tensor, ...]) -> None:
-    """As ``torch._C._increment_version``."""
+    """Do as ``torch._C._increment_version``."""
     for tensor in tensors:
         tensor.version += 1
 
@@ -258,5 +258,5 @@ class Tensors:
         self.made: list[tuple[int, str]] = []
 
     def __call__(self, array: Array) -> Tensor:
-        """The tensor whose memory the array is in, or another view of it."""
+        """Return the tensor whose memory the array is in, or another view of it."""
         return Tensor(self.device, array, self.made)

@@ -34,46 +34,46 @@ class Tensor:
         return self.array.dtype
 
     def data_ptr(self) -> int:
-        """The address."""
+        """Return the address."""
         return int(self.array.ctypes.data)
 
     def view(self, *shape: Any) -> Tensor:
-        """Another shape or another type of the same memory."""
+        """Return another shape or another type of the same memory."""
         first = shape[0]
         return Tensor(self.array.reshape(shape) if isinstance(first, int) else self.array.view(first))
 
     def t(self) -> Tensor:
-        """The transpose."""
+        """Return the transpose."""
         return Tensor(self.array.T)
 
     def uniform_(self, low: float, high: float, *, generator: Generator) -> Self:
-        """Random numbers."""
+        """Return random numbers."""
         self.array[...] = generator.draw.uniform(low, high, self.array.shape).astype(self.array.dtype)
         return self
 
     def fill_(self, value: float) -> Self:
-        """One number everywhere."""
+        """Return one number everywhere."""
         self.array[...] = value
         return self
 
     def double(self) -> Tensor:
-        """float64; the same tensor where it is that already, as in torch."""
+        """Return float64; the same tensor where it is that already, as in torch."""
         return self if self.array.dtype == np.float64 else Tensor(self.array.astype(np.float64))
 
     def abs(self) -> Tensor:
-        """Absolute values."""
+        """Return absolute values."""
         return Tensor(np.abs(self.array))
 
     def cpu(self) -> Tensor:
-        """A copy on the host."""
+        """Return a copy on the host."""
         return Tensor(self.array.copy())
 
     def contiguous(self) -> Tensor:
-        """Packed."""
+        """Give it packed."""
         return Tensor(np.ascontiguousarray(self.array))
 
     def numpy(self) -> NDArray[Any]:
-        """The array."""
+        """Return the array."""
         return self.array
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -88,7 +88,7 @@ class Tensor:
 
 
 def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """``a @ b`` in the type of ``a``, summed in float32 at least."""
+    """Return ``a @ b`` in the type of ``a``, summed in float32 at least."""
     wide = np.result_type(np.float32, np.float64) if a.dtype == np.float64 else np.dtype(np.float32)
     with np.errstate(over="ignore"):
         found: NDArray[Any] = (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
@@ -103,7 +103,7 @@ class Generator:
         self.draw = np.random.default_rng()
 
     def manual_seed(self, seed: int) -> None:
-        """Starts anew."""
+        """Start anew."""
         self.draw = np.random.default_rng(seed)
 
 
@@ -114,13 +114,13 @@ class Event:
         assert enable_timing
 
     def record(self) -> None:
-        """Happens at once."""
+        """Happen at once."""
 
     def synchronize(self) -> None:
-        """Has happened."""
+        """Wait for nothing: it has happened."""
 
     def elapsed_time(self, _other: Event) -> float:
-        """Milliseconds."""
+        """Return milliseconds."""
         return MILLISECONDS
 
 
@@ -131,7 +131,7 @@ class Graph:
         self.replays = 0
 
     def replay(self) -> None:
-        """Counts."""
+        """Count."""
         self.replays += 1
 
 
@@ -150,7 +150,7 @@ def _mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
 
 
 def stand_in() -> ModuleType:
-    """The module."""
+    """Return the module."""
     torch: Any = ModuleType("torch")
     torch.__version__ = "0 (stand-in)"
     for name, dtype in ALL.items():

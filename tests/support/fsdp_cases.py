@@ -85,7 +85,7 @@ def _same_as_torch(
     at: int | None = None,
     near: float = 1e-5,
 ) -> None:
-    """Trains the wrapped model on rows of part ``at`` of two, the plain one on all, and compares their parameters."""
+    """Train the wrapped model on rows of part ``at`` of two, the plain one on all, and compare their parameters."""
     seeded = torch.Generator().manual_seed(7)
     torch.manual_seed(7)
     ours = torch.nn.Sequential(*(_Block(layer, anew=anew) for _ in range(2))).to(ranks.device)
@@ -126,28 +126,28 @@ def _on_two(ranks: Ranks, compiled: Wrap | None = None, policy: Any = None, **op
 
 
 def fsdp_plain(ranks: Ranks) -> None:
-    """Weights and biases in shards, gathered for each block."""
+    """Check weights and biases in shards, gathered for each block."""
     _on_two(ranks)
 
 
 def fsdp_in_mixed_precision(ranks: Ranks) -> None:
-    """Parameters gathered in bfloat16, gradients summed in float32: near what float32 gives."""
+    """Check parameters gathered in bfloat16, gradients summed in float32: near what float32 gives."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
     _on_two(ranks, policy=policy, near=0.004)
 
 
 def fsdp_with_adapters(ranks: Ranks) -> None:
-    """LoRA: frozen parameters and trained ones in one group."""
+    """Check LoRA: frozen parameters and trained ones in one group."""
     _on_two(ranks, layer=_Adapted)
 
 
 def fsdp_with_checkpointing(ranks: Ranks) -> None:
-    """Activations computed anew while the gradients are."""
+    """Check activations computed anew while the gradients are."""
     _on_two(ranks, anew=True)
 
 
 def fsdp_compiled(ranks: Ranks) -> None:
-    """Blocks compiled before they are sharded, as torch's documentation has it."""
+    """Check blocks compiled before they are sharded, as torch's documentation has it."""
 
     def compiled(model: Any) -> None:
         for block in model:
@@ -157,7 +157,7 @@ def fsdp_compiled(ranks: Ranks) -> None:
 
 
 def fsdp_with_tensor_parallelism(ranks: Ranks) -> None:
-    """Wide layers by columns and narrow ones by rows over one dimension of the mesh, shards of both over the other."""
+    """Check wide layers by columns and narrow ones by rows over one dimension, shards of both over the other."""
     if ranks.world % 2:
         return
     mesh = init_device_mesh(ranks.device.type, (2, ranks.world // 2), mesh_dim_names=("data", "tensor"))

@@ -22,19 +22,19 @@ Array = NDArray[Any]
 
 
 def _numbers(seed: int, *shape: int, dtype: str = "float32") -> Array:
-    """The same on every rank."""
+    """Return the same on every rank."""
     return np.random.default_rng(seed).uniform(-1, 1, shape).astype(ALL[dtype].numpy)
 
 
 def _shard(ranks: Ranks, k: int, *, empty: int | None = None) -> slice:
-    """The terms of k that this rank has: the more the higher its number, and rank ``empty`` has none."""
+    """Return the terms of k that this rank has: the more the higher its number, and rank ``empty`` has none."""
     weights = [0 if rank == empty else rank + 1 for rank in range(ranks.world)]
     bounds = [k * sum(weights[:rank]) // sum(weights) for rank in range(ranks.world + 1)]
     return slice(bounds[ranks.rank], bounds[ranks.rank + 1])
 
 
 def inner_of_all_types(ranks: Ranks) -> None:
-    """Uneven shards, one of them empty; the same bits on all ranks and in a second run."""
+    """Check uneven shards, one of them empty; the same bits on all ranks and in a second run."""
     for dtype in ALL:
         for k, empty in ((1000, None), (401, 0), (ranks.world - 1, None), (0, None)):
             e, f = _numbers(1, 3, k, dtype=dtype), _numbers(2, k, 5, dtype=dtype)
@@ -47,7 +47,10 @@ def inner_of_all_types(ranks: Ranks) -> None:
 
 
 def scalars_and_c(ranks: Ranks) -> None:
-    """Alpha, beta and C count once, not once a rank, and are rounded once; what is multiplied by 0 is not read."""
+    """Check that alpha, beta and C count once, not once a rank, and are rounded once.
+
+    What is multiplied by 0 is not read.
+    """
     k = 500
     own = _shard(ranks, k)
     for dtype in ALL:
@@ -69,7 +72,7 @@ def scalars_and_c(ranks: Ranks) -> None:
 
 
 def grams(ranks: Ranks) -> None:
-    """Symmetric to the bit, of uneven and empty shards, packed and sent whole."""
+    """Check Gram matrices: symmetric to the bit, of uneven and empty shards, packed and sent whole."""
     for dtype in ALL:
         large = ((10, 515, None),) if dtype == "float32" else ()
         for k, n, empty in ((700, 9, None), (333, 65, ranks.world - 1), (1, 4, None), *large):
@@ -85,7 +88,7 @@ def grams(ranks: Ranks) -> None:
 
 
 def grams_of_one(ranks: Ranks) -> None:
-    """Without a group a Gram matrix has derivatives."""
+    """Check that without a group a Gram matrix has derivatives."""
     x = ranks.tensor(_numbers(1, 8, 3, dtype="float64")).requires_grad_()
     mt.gram(x).sum().backward()
     assert torch.allclose(x.grad, 2 * x.detach().sum(1, keepdim=True).expand(8, 3))
@@ -93,7 +96,7 @@ def grams_of_one(ranks: Ranks) -> None:
 
 
 def numbers_that_are_not_finite(ranks: Ranks) -> None:
-    """NaN and infinities on one rank reach the rows and columns that they belong to, on all ranks."""
+    """Check that NaN and infinities on one rank reach the rows and columns that they belong to, on all ranks."""
     e, f = _numbers(1, 4, 40), _numbers(2, 40, 4)
     e[1, -1], f[-1, 2], f[-2, 0] = np.nan, np.inf, -np.inf
     own = _shard(ranks, 40)
@@ -108,7 +111,10 @@ def numbers_that_are_not_finite(ranks: Ranks) -> None:
 
 
 def several_in_flight(ranks: Ranks) -> None:
-    """Pending results do not disturb each other, operands may be overwritten; a second wait gives the same tensor."""
+    """Check that pending results do not disturb each other and that operands may be overwritten.
+
+    A second wait gives the same tensor.
+    """
     e, f = _numbers(1, 3, 90), _numbers(2, 90, 3)
     own = _shard(ranks, 90)
     left, right = ranks.tensor(e[:, own]), ranks.tensor(f[own])
@@ -127,7 +133,7 @@ def several_in_flight(ranks: Ranks) -> None:
 
 
 def groups_of_two(ranks: Ranks) -> None:
-    """Ranks of other groups have their own sums; a mesh of one dimension is as good as its group."""
+    """Check that ranks of other groups have their own sums; a mesh of one dimension is as good as its group."""
     pairs = [(rank, rank + 1) for rank in range(0, ranks.world - 1, 2)]
     groups = [dist.new_group(list(pair)) for pair in pairs]
     x = _numbers(ranks.rank // 2, 31, 3)
@@ -143,7 +149,7 @@ def groups_of_two(ranks: Ranks) -> None:
 
 
 def refusals(ranks: Ranks) -> None:
-    """What does not fit is refused before anything is sent."""
+    """Check that what does not fit is refused before anything is sent."""
     e, f = ranks.tensor(_numbers(1, 3, 8)), ranks.tensor(_numbers(2, 8, 4))
     group = ranks.group
     refused(ShapeError, lambda: mt.inner(e, f[:7], group=group), "(8, n): as many rows as e has columns")
@@ -161,7 +167,7 @@ def refusals(ranks: Ranks) -> None:
 
 
 def emulated(ranks: Ranks) -> None:
-    """The GPU kernels' own PTX computes each rank's part, on the first two ranks."""
+    """Compute each rank's part by the GPU kernels' own PTX, on the first two ranks."""
     if ranks.device.type != "cpu":
         return
     group = dist.new_group([0, 1])
@@ -178,7 +184,7 @@ def emulated(ranks: Ranks) -> None:
 
 
 def a_rank_that_ends(ranks: Ranks) -> None:
-    """The others get an error that names the group, within its timeout."""
+    """Check that the others get an error that names the group, within its timeout."""
     x = ranks.tensor(_numbers(1, 10, 3))
     if ranks.backend == "nccl":  # else the host does not wait, and torch's watchdog ends the process
         os.environ |= {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}

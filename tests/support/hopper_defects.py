@@ -23,32 +23,32 @@ WGMMA, COPY, RETARGET = "wgmma_product.cuh", "tile_copy.cuh", "retarget_map.cuh"
 
 
 def copy() -> Trial:
-    """Each block copies several boxes, so that stages are used again."""
+    """Return each block copies several boxes, so that stages are used again."""
     return run.copy(96, 200, blocks=2)
 
 
 def single() -> Trial:
-    """Three k-steps through one stage, and rows of D that are not whole."""
+    """Return three k-steps through one stage, and rows of D that are not whole."""
     return run.wgmma_product(72, 128, 160)
 
 
 def registers() -> Trial:
-    """The same with A in registers."""
+    """Return the same with A in registers."""
     return run.wgmma_product(72, 128, 160, A_REGISTERS=1)
 
 
 def persistent() -> Trial:
-    """Two tiles for one block, and k-steps that go round two stages more than once; D is not square."""
+    """Return two tiles for one block, and k-steps that go round two stages more than once; D is not square."""
     return run.persistent_product(136, 72, 328, blocks=1, BN=128, STAGES=2)
 
 
 def multicast() -> Trial:
-    """One cluster, and k-steps that go round two stages more than once."""
+    """Return one cluster, and k-steps that go round two stages more than once."""
     return run.multicast_product(256, 128, 328, STAGES=2)
 
 
 def retarget(rows: int = 8, columns: int = 32) -> Trial:
-    """A tensor map that the kernel makes in global memory: it leads to x, the map it is made from to zeros."""
+    """Return a tensor map that the kernel makes in global memory: it leads to x, the map it is made from to zeros."""
     x = np.random.default_rng(0).uniform(-1, 1, (rows, columns)).astype(np.float32)
     operands = {"other": np.zeros_like(x), "X": x, "map": np.zeros(TensorMap.NBYTES // 4, np.float32)}
     d_pitch = columns + run.MARGIN

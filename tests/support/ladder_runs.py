@@ -15,12 +15,12 @@ from support.compiled import headings_alone
 
 
 def change(monkeypatch: pytest.MonkeyPatch, ladder: str, **fields: Any) -> None:
-    """Changes fields of a ladder's record for one test."""
+    """Change fields of a ladder's record for one test."""
     monkeypatch.setitem(LADDERS, ladder, replace(LADDERS[ladder], **fields))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, gpu: object) -> None:
-    """Puts ``gpu``, which runs nothing, in the place of the GPU present."""
+    """Put ``gpu``, which runs nothing, in the place of the GPU present."""
     monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.jit.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
@@ -39,19 +39,19 @@ class FakePeer:
         self.runs = 0
 
     def run(self, stream: StreamHandle) -> None:
-        """Counts, and takes no time."""
+        """Count, and take no time."""
         assert stream.address
         self.runs += 1
 
     def result(self) -> NDArray[Any]:
-        """The result."""
+        """Return the result."""
         return self._result
 
 
 def refused(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    """The exit code of ``matmill ladder`` on a machine without a GPU, and what it says.
+    """Return the exit code of ``matmill ladder`` on a machine without a GPU, and what it says.
 
     It runs in the emulator unless the arguments say where.
     """

@@ -12,7 +12,7 @@ from matmill.tensor_map import decode
 
 
 def read_launch(config: int, parameters: int, like: Launch) -> tuple[Launch, int]:
-    """The launch at these addresses, and its stream; ``like`` says which types its parameters have.
+    """Return the launch at these addresses, and its stream; ``like`` says which types its parameters have.
 
     ``pdl`` is whether it has the attribute of programmatic dependent launch.
     """
@@ -27,7 +27,10 @@ def read_launch(config: int, parameters: int, like: Launch) -> tuple[Launch, int
 
 
 def read_attributes(config: int) -> dict[int, int]:
-    """Values of the launch's attributes by their ids; each takes 72 bytes, the value behind 4 bytes of padding."""
+    """Return values of the launch's attributes by their ids.
+
+    Each takes 72 bytes, the value behind 4 bytes of padding.
+    """
     attributes, count = (ctypes.c_uint64 * 2).from_address(config + 40)
     found = [(ctypes.c_uint * 3).from_address(attributes + 72 * i) for i in range(count & 0xFFFFFFFF)]
     return {numbers[0]: numbers[2] for numbers in found}

@@ -28,18 +28,18 @@ class Buffer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
     def pointer(self, name: str) -> Pointer:
-        """Its pointer, under that name."""
+        """Return its pointer, under that name."""
         return self._gpu.memory.bind(name, self._array, access="rw")
 
     def fill_bytes(self, value: int) -> None:
-        """Sets every byte."""
+        """Set every byte."""
         self._array.view(np.uint8)[...] = value
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """What it holds, damaged where the GPU is to be wrong."""
+        """Return what it holds, damaged where the GPU is to be wrong."""
         found = self._array.view(dtype).reshape(shape).copy()
         if self._gpu.damage is not None:
             self._gpu.damage(found)
@@ -57,30 +57,30 @@ class ScriptGPU:
         self._first = first
 
     def upload(self, array: Array, name: str) -> Buffer:
-        """A copy, in an address space of its kernel's own."""
+        """Return a copy, in an address space of its kernel's own."""
         if name == self._first:
             self.memory = Memory()
         return Buffer(self, array.copy())
 
     def zeros(self, nbytes: int) -> Buffer:
-        """Memory of zeros."""
+        """Return memory of zeros."""
         return Buffer(self, np.zeros(nbytes, np.uint8))
 
     def empty(self, nbytes: int) -> Buffer:
-        """Memory with rubbish."""
+        """Return memory with rubbish."""
         return Buffer(self, np.full(nbytes, 0x5A, np.uint8))
 
     def launch(self, binary: Binary, launch: Launch) -> None:
-        """Runs it to its end."""
+        """Run it to its end."""
         self.entries.add(launch.entry)
         report = run(binary.ptx, launch, self.memory, races=False)
         assert report.ok, report.hazards
 
     def synchronize(self) -> None:
-        """Nothing is in flight."""
+        """Wait for nothing: nothing is in flight."""
 
 
 def launch_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:
-    """:func:`run_script` on that GPU, where no other process compiles."""
+    """Return :func:`run_script` on that GPU, where no other process compiles."""
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
     return run_script(monkeypatch, script, *arguments, "--workers", "0")

@@ -39,7 +39,7 @@ class Stream:
     done: int = 0
 
     def reach(self, count: int) -> None:
-        """Runs the work until that much of it is done."""
+        """Run the work until that much of it is done."""
         while self.done < count:
             work = self.queue.popleft()
             self.done += 1
@@ -71,7 +71,7 @@ class LazyDevice:
         self._events: list[Event] = []
 
     def rests(self) -> bool:
-        """Whether all was given back and no thread is left."""
+        """Tell whether all was given back and no thread is left."""
         return not (self._memory or self._pinned or self._streams or self._events or readers())
 
     def _called(self, name: str) -> None:
@@ -91,7 +91,7 @@ class LazyDevice:
             some.reach(self._random.randint(some.done, some.issued))
 
     def pin(self, nbytes: int) -> Bytes:
-        """Host memory."""
+        """Return host memory."""
         self._called("pin")
         memory = np.full(nbytes, 0xFF, np.uint8)
         self._pinned[memory.ctypes.data] = memory
@@ -99,13 +99,13 @@ class LazyDevice:
         return memory
 
     def unpin(self, memory: Bytes) -> None:
-        """Forgets it."""
+        """Forget it."""
         self._called("unpin")
         self._check_idle()
         del self._pinned[memory.ctypes.data]
 
     def allocate(self, nbytes: int) -> int:
-        """Memory that kernels use, aligned as a GPU's is."""
+        """Return memory that kernels use, aligned as a GPU's is."""
         self._called("allocate")
         room = np.full(nbytes + 256, 0xFF, np.uint8)
         memory = room[-room.ctypes.data % 256 :][:nbytes]
@@ -116,7 +116,7 @@ class LazyDevice:
         return address
 
     def free(self, address: int) -> None:
-        """Forgets it."""
+        """Forget it."""
         self._called("free")
         self._check_idle()
         del self._memory[address]
@@ -126,67 +126,67 @@ class LazyDevice:
         assert not readers(), "memory was given back under threads that use it"
 
     def stream(self) -> Stream:
-        """A stream."""
+        """Return a stream."""
         self._called("stream")
         self._streams.append(Stream())
         return self._streams[-1]
 
     def end_stream(self, stream: Stream) -> None:
-        """Forgets it."""
+        """Forget it."""
         self._called("end_stream")
         self._streams.remove(stream)
 
     def event(self) -> Event:
-        """An event."""
+        """Return an event."""
         self._called("event")
         self._events.append(Event())
         return self._events[-1]
 
     def end_event(self, event: Event) -> None:
-        """Forgets it."""
+        """Forget it."""
         self._called("end_event")
         self._events.remove(event)
 
     def clear(self, address: int, nbytes: int, stream: Stream) -> None:
-        """Zeros."""
+        """Fill with zeros."""
         self._enqueue("clear", stream, lambda: self._at(address, nbytes).fill(0))
 
     def copy_in(self, address: int, memory: Bytes, stream: Stream) -> None:
-        """From the host; the memory is read when the copy runs."""
+        """Copy from the host; the memory is read when the copy runs."""
         assert self._holds(memory)
         self._enqueue("copy_in", stream, lambda: np.copyto(self._at(address, memory.nbytes), memory))
 
     def copy_out(self, memory: Bytes, address: int, stream: Stream) -> None:
-        """To the host."""
+        """Copy to the host."""
         assert self._holds(memory)
         self._enqueue("copy_out", stream, lambda: np.copyto(memory, self._at(address, memory.nbytes)))
 
     def launch(self, binary: Binary, launch: Launch, stream: Stream) -> None:
-        """What the launch stands for."""
+        """Do what the launch stands for."""
         self._enqueue("launch", stream, lambda: self.run(binary, launch))
 
     def run(self, _binary: Binary, launch: Launch) -> None:
-        """The kernel itself."""
+        """Run the kernel itself."""
         _KERNELS[launch.entry](self, launch)
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Marks the end of the stream."""
+        """Mark the end of the stream."""
         self._called("record")
         event.mark = stream, stream.issued
 
     def after(self, event: Event, stream: Stream) -> None:
-        """Lets the stream wait for the mark as it is now."""
+        """Let the stream wait for the mark as it is now."""
         mark = event.mark
         self._enqueue("after", stream, lambda: mark[0].reach(mark[1]) if mark else None)
 
     def wait(self, event: Event) -> None:
-        """Runs what the mark needs."""
+        """Run what the mark needs."""
         self._called("wait")
         if event.mark:
             event.mark[0].reach(event.mark[1])
 
     def drain(self, stream: Stream) -> None:
-        """Runs the whole stream."""
+        """Run the whole stream."""
         stream.reach(stream.issued)
         self._called("drain")
 
@@ -203,7 +203,7 @@ class LazyDevice:
     def matrix(
         self, where: object, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> NDArray[Any]:
-        """A matrix in device memory, by its strides in elements."""
+        """Return a matrix in device memory, by its strides in elements."""
         assert isinstance(where, Pointer)
         span = 1 + sum((int(extent) - 1) * stride for extent, stride in zip(shape, strides, strict=True))
         flat = self._at(where.address, span * dtype.itemsize).view(dtype)
@@ -211,7 +211,7 @@ class LazyDevice:
 
 
 def readers() -> list[str]:
-    """Reader threads that are alive."""
+    """Return reader threads that are alive."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("matmill-stream")]
 
 

@@ -17,7 +17,7 @@ _BITS = {"e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4, "b1": 1}
 
 
 def _factor(patterns: Array, bits: int) -> Array:
-    """A, or the transpose of B, of bit patterns (unsigned [rows, k]) as registers: uint32[registers, 32]."""
+    """Return A, or the transpose of B, of bit patterns (unsigned [rows, k]) as registers: uint32[registers, 32]."""
     rows, k = patterns.shape
     each, tall = 32 // bits, rows // 8
     registers = []
@@ -29,13 +29,16 @@ def _factor(patterns: Array, bits: int) -> Array:
 
 
 def _spots(m: int) -> tuple[Array, Array]:
-    """The rows and columns of C that lanes hold, element by element: [elements, 32] each."""
+    """Return the rows and columns of C that lanes hold, element by element: [elements, 32] each."""
     elements = range(m * 8 // 32)
     return np.stack([_G + 8 * (n // 2) for n in elements]), np.stack([2 * _T + n % 2 for n in elements])
 
 
 def product(kinds: tuple[str, str, str], a: Array, b: Array, c: Array, more: str = "") -> Array:
-    """D of ``mma.sync``: types of A, B and D; bit patterns of A [m, k] and B [k, 8]; C [m, 8] as D's NumPy type."""
+    """Return D of ``mma.sync``: types of A, B and D; bit patterns of A [m, k] and B [k, 8].
+
+    C [m, 8] as D's NumPy type.
+    """
     kind_a, kind_b, kind_d = kinds
     m, k = a.shape
     spots = _spots(m)

@@ -34,7 +34,7 @@ class Layout:
     start: int = 0
 
     def made(self, batch: int, rows: int, columns: int, dtype: np.dtype[np.generic], fill: Array | None) -> Array:
-        """A view [batch, rows, columns] of a buffer of NaN, with ``fill`` in it."""
+        """Return a view [batch, rows, columns] of a buffer of NaN, with ``fill`` in it."""
         outer, inner = (columns, rows) if self.transposed else (rows, columns)
         pitch = inner * self.step + self.pad
         flat = np.full(self.start + batch * outer * pitch + self.step, np.nan, dtype)
@@ -46,13 +46,13 @@ class Layout:
         return view
 
     def align(self, view: Array) -> int:
-        """Bytes to which the start of every contiguous run is aligned, at most 16."""
+        """Count the bytes to which the start of every contiguous run is aligned, at most 16."""
         bits = 16 | view.strides[0] | max(view.strides[1:]) | self.start * view.itemsize
         return bits & -bits
 
 
 def buffer_of(view: Array) -> Array:
-    """The whole buffer that a view is in."""
+    """Return the whole buffer that a view is in."""
     while view.base is not None:
         view = view.base
     return view
@@ -99,7 +99,7 @@ class Product:
         )
 
     def run(self, schedule: int = 0) -> list[Report]:
-        """Runs the kernel, what repacks matrices before it and what adds split-K partial sums after it."""
+        """Run the kernel, what repacks matrices before it and what adds split-K partial sums after it."""
         assert self.kernel.why_not(self.problem, self.arch) is None
         memory = Memory()
 
@@ -119,20 +119,20 @@ class Product:
         return [run(text, launch, memory, late_copies=True, schedule=schedule) for text, launch in steps]
 
     def right(self) -> bool:
-        """Whether every element is within its bound, and nothing was written beside D."""
+        """Tell whether every element is within its bound, and nothing was written beside D."""
         scalars = {"alpha": self.alpha, "beta": self.beta}
         inside = reference.check(np.ascontiguousarray(self.d), self.a, self.b, self.c, **scalars)
         return inside.ok and int(np.isfinite(buffer_of(self.d)).sum()) == self.d.size
 
 
 def address(view: Array) -> int:
-    """Of its first element."""
+    """Give the address of its first element."""
     first: int = view.__array_interface__["data"][0]
     return first
 
 
 def strided(**views: Array | None) -> dict[str, Any]:
-    """The strides of a Gemm's matrices."""
+    """Return the strides of a Gemm's matrices."""
     found: dict[str, Any] = {}
     for name, view in views.items():
         if view is not None:

@@ -9,7 +9,7 @@ import pytest
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> str:
-    """A package whose kernel is ``text``, importable from ``folder``; its name.
+    """Return a package whose kernel is ``text``, importable from ``folder``; its name.
 
     The name follows from the text: sources are remembered by package, and resources by the digest of both.
     """

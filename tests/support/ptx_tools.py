@@ -30,7 +30,7 @@ class Options(TypedDict, total=False):
 
 @cache
 def compile_ptx(source: str, *options: str) -> str:
-    """The PTX that NVRTC makes of CUDA C++, with source lines."""
+    """Return the PTX that NVRTC makes of CUDA C++, with source lines."""
     flags = ("--gpu-architecture=compute_90", "-lineinfo", "--std=c++17", *options)
     answer = build(Request("test.cu", source, (), flags), machine_code=False)
     assert answer.compiled, answer.log
@@ -38,7 +38,10 @@ def compile_ptx(source: str, *options: str) -> str:
 
 
 def entry(body: str, parameters: Sequence[str] = (), declarations: str = "") -> str:
-    """A module with one entry ``k``; parameters are pointers with these names, loaded into registers of that name."""
+    """Return a module with one entry ``k``.
+
+    Parameters are pointers with these names, loaded into registers of that name.
+    """
     declared = ", ".join(f".param .u64 p_{name}" for name in parameters)
     loads = "\n".join(f".reg .b64 {name}; ld.param.u64 {name}, [p_{name}];" for name in parameters)
     return f"{HEADER}{declarations}\n.visible .entry k({declared})\n{{\n{loads}\n{body}\nret;\n}}\n"

@@ -9,7 +9,7 @@ from matmill.emulator.races.detector import Stores
 
 
 def distinct(warps: NDArray[np.int64], width: int, *, agreed: bool) -> Stores:
-    """Stores of a value for each warp, the same in all of its lanes where they ``agreed``. Warps are few."""
+    """Return stores of a value for each warp, the same in all of its lanes where they ``agreed``. Warps are few."""
     lanes = np.zeros(32, np.int64) if agreed else np.arange(32) % 16
     values = (16 * warps[:, None] + lanes).astype(np.uint8)
     stored = np.repeat(values[:, :, None], width, axis=2)

@@ -49,14 +49,14 @@ class Ranks:
         return dist.group.WORLD
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """A copy of an array, on this rank's device."""
+        """Return a copy of an array, on this rank's device."""
         array = np.ascontiguousarray(array)
         if array.dtype == ml_dtypes.bfloat16:
             return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(self.device)
         return torch.from_numpy(array.copy()).to(self.device)
 
     def same_everywhere(self, x: Any) -> bool:
-        """Whether all ranks have the same bits."""
+        """Tell whether all ranks have the same bits."""
         own = x.contiguous().view(torch.uint8).reshape(-1)
         others = [torch.empty_like(own) for _ in range(self.world)]
         dist.all_gather(others, own)
@@ -64,7 +64,7 @@ class Ranks:
 
 
 def host(x: Any) -> NDArray[Any]:
-    """A tensor as an array of NumPy's, bfloat16 too."""
+    """Return a tensor as an array of NumPy's, bfloat16 too."""
     x = x.detach().cpu().contiguous()
     array: NDArray[Any] = (
         x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else x.numpy()
@@ -78,7 +78,7 @@ Case = Callable[[Ranks], None]
 def run(
     cases: Sequence[Case], *, world: int, backend: str, folder: Path, limit: float, ends: int | None = None
 ) -> list[dict[str, Any]]:
-    """What the ranks wrote down: rows of ``case``, ``rank``, ``error`` (empty where there was none) and ``seconds``.
+    """Return what the ranks wrote down.
 
     Ranks that have not ended within ``limit`` seconds are killed, and get a row that says so; so do those that end
     otherwise than they should, but for the rank ``ends``.
@@ -109,7 +109,7 @@ def run(
 
 
 def refused(kind: type[Exception], call: Callable[[], Any], *words: str) -> None:
-    """Asserts that a call raises an error of that kind, with these words in its message."""
+    """Assert that a call raises an error of that kind, with these words in its message."""
     with pytest.raises(kind) as caught:
         call()
     for word in words:
@@ -117,7 +117,7 @@ def refused(kind: type[Exception], call: Callable[[], Any], *words: str) -> None
 
 
 def die() -> None:
-    """Ends this process at once, as a fault or the kernel's memory killer would."""
+    """End this process at once, as a fault or the kernel's memory killer would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

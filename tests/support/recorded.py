@@ -18,7 +18,7 @@ AGAIN = "the record is stale: python benchmarks/ladder.py, then make docs"
 
 
 def differences(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """What a fresh row and a recorded one do not have in common: values of both, counters by name.
+    """Return what a fresh row and a recorded one do not have in common: values of both, counters by name.
 
     A counter that the record does not have came later, with instructions that these kernels do not have: it is 0.
     """
@@ -34,5 +34,5 @@ def differences(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[s
 
 
 def rows_of(record: str) -> dict[str, dict[str, Any]]:
-    """The rows of a record by rung."""
+    """Return the rows of a record by rung."""
     return {row["rung"]: row for row in EMULATED[record]["rows"]}

@@ -20,7 +20,7 @@ from support.ranks import SHORT_TIMEOUT_S, run
 
 
 def main() -> int:
-    """1 where a case failed."""
+    """Return 1 where a case failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="processes, on as many GPUs with nccl (default: 2)")
     parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"), help="default: gloo")

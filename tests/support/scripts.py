@@ -12,7 +12,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def run_script(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> int:
-    """The code with which that script ends, given these arguments; 0 where it ends without one."""
+    """Return the code with which that script ends, given these arguments; 0 where it ends without one."""
     path = str(BENCHMARKS / script)
     monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
     try:

@@ -20,13 +20,13 @@ WAYS = ["rows", "columns", "wide", "backwards", "sparse"]
 
 
 def numbers(shape: tuple[int, int], dtype: DType, seed: int = 0) -> Array:
-    """Whole numbers so small that their sums are exact."""
+    """Return whole numbers so small that their sums are exact."""
     found: Array = np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(dtype.numpy)
     return found
 
 
 def stored(values: Array, how: str, folder: Path | None = None) -> Array:
-    """The same matrix in another order, or from a file."""
+    """Return the same matrix in another order, or from a file."""
     if how.startswith("file"):
         assert folder is not None
         path = folder / f"{len(list(folder.iterdir()))}.npy"
@@ -53,7 +53,7 @@ def stored(values: Array, how: str, folder: Path | None = None) -> Array:
 
 
 def streamed(e: Array, f: Array, device: LazyDevice | None = None, *, budget: int = 60_000, **options: Any) -> Array:
-    """The product through buffers of ``budget`` bytes in all."""
+    """Return the product through buffers of ``budget`` bytes in all."""
     used = device or LazyDevice()
     result = stream_inner(used, plan_for(e, f, budget), STEPS, e, f, **options)
     assert used.rests()
@@ -61,7 +61,7 @@ def streamed(e: Array, f: Array, device: LazyDevice | None = None, *, budget: in
 
 
 def plan_for(e: Array, f: Array, budget: int) -> StreamPlan:
-    """The plan for E and F with their strides; a Gram matrix where both are one memory."""
+    """Return the plan for E and F with their strides; a Gram matrix where both are one memory."""
     dtype = next(one for one in ALL.values() if one.numpy == e.dtype)
     gram = f.base is not None and f.T.strides == e.strides and f.ctypes.data == e.ctypes.data
     return plan_stream(
@@ -77,5 +77,5 @@ def plan_for(e: Array, f: Array, budget: int) -> StreamPlan:
 
 
 def exact(e: Array, f: Array) -> NDArray[np.float64]:
-    """The product of whole numbers."""
+    """Return the product of whole numbers."""
     return e.astype(np.float64) @ f.astype(np.float64)

@@ -41,7 +41,7 @@ _SLOPE, _EVALUATION = 1.2, 2.0**-20
 
 
 def changed(source: Source, changes: Sequence[Change]) -> Source:
-    """The source after changes to its files, whose texts they must have once."""
+    """Return the source after changes to its files, whose texts they must have once."""
     files = dict(source.headers)
     for file, old, new in changes:
         assert files[file].count(old) == 1, (file, old)
@@ -63,7 +63,7 @@ class Layout:
     shared: bool = False
 
     def made(self, batch: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
-        """A view [batch, rows, columns] of a buffer of NaN."""
+        """Return a view [batch, rows, columns] of a buffer of NaN."""
         outer, inner = (columns, rows) if self.transposed else (rows, columns)
         pitch, count = inner * self.step + self.pad, 1 if self.shared else batch
         poison = np.full(self.start + count * outer * pitch + self.step, -1, f"i{dtype.itemsize}")
@@ -73,7 +73,7 @@ class Layout:
         return np.broadcast_to(view, (batch, rows, columns)) if self.shared else view
 
     def align(self, view: Array) -> int:
-        """Bytes to which the start of every run is aligned, at most 16."""
+        """Count the bytes to which the start of every run is aligned, at most 16."""
         size = view.itemsize
         steps = [s for n, s in zip(view.shape[1:], view.strides[1:], strict=True) if n > 1 and s != size]
         bits = 16 | self.start * size | (view.strides[0] if view.shape[0] > 1 else 0)
@@ -156,7 +156,7 @@ class StridedProduct:
         races: bool = True,
         changes: Sequence[Change] = (),
     ) -> list[Report]:
-        """Runs all launches of a kernel, after ``changes`` to its sources, on a poisoned D; a report for each."""
+        """Run all launches of a kernel, after ``changes`` to its sources, on a poisoned D; a report for each."""
         reason = kernel.why_not(self.problem, H200)
         assert reason is None, reason
         memory = Memory()
@@ -173,7 +173,7 @@ class StridedProduct:
         ]  # fmt: skip
 
     def on_gpu(self, kernel: Kernel[Gemm], gpu: GPU) -> None:
-        """The same on a GPU; D is copied back."""
+        """Do the same on a GPU; D is copied back."""
         self._poison()
         with ExitStack() as stack:
             held = {name: stack.enter_context(gpu.upload(self.base(name), name)) for name in self.arrays}
@@ -188,7 +188,7 @@ class StridedProduct:
             whole[...] = held["D"].download(whole.shape, whole.dtype)
 
     def base(self, name: str) -> Array:
-        """The buffer that a matrix is in."""
+        """Return the buffer that a matrix is in."""
         view: Array = self.arrays[name]
         while isinstance(view.base, np.ndarray):
             view = view.base
@@ -211,7 +211,7 @@ class StridedProduct:
         )
 
     def _start(self, name: str) -> int:
-        """Bytes from the start of a matrix's buffer to its first element."""
+        """Count the bytes from the start of a matrix's buffer to its first element."""
         whole, view = self.base(name), self.arrays[name]
         return int(view.__array_interface__["data"][0] - whole.__array_interface__["data"][0])
 
@@ -220,7 +220,7 @@ class StridedProduct:
         return Pointer(name, pointer.address + self._start(name))
 
     def expected(self) -> tuple[Array, Array]:
-        """The answer in float64, and how far from it an element may be.
+        """Return the answer in float64, and how far from it an element may be.
 
         Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23.
         """
@@ -244,7 +244,7 @@ class StridedProduct:
         return found, limit
 
     def excess(self) -> float:
-        """The largest error over its limit; infinite where a value is missing or something else was written."""
+        """Return the largest error over its limit; infinite where a value is missing or something else was written."""
         d = self.arrays["D"]
         whole = self.base("D").view(f"i{d.itemsize}").copy()
         steps = [s // d.itemsize for s in d.strides]

@@ -12,19 +12,19 @@ from matmill.emulator.arith.tensor_core import Rule
 
 
 def exponent(value: Fraction, least: int) -> int:
-    """``floor(log2 |value|)`` of a number that is not 0, at least ``least``."""
+    """Return ``floor(log2 |value|)`` of a number that is not 0, at least ``least``."""
     size = abs(value)
     guess = size.numerator.bit_length() - size.denominator.bit_length()
     return max(guess if size >= Fraction(2) ** guess else guess - 1, least)
 
 
 def truncated(value: Fraction, power: int) -> Fraction:
-    """The value truncated toward zero to a multiple of 2**power."""
+    """Return the value truncated toward zero to a multiple of 2**power."""
     return math.trunc(value / Fraction(2) ** power) * Fraction(2) ** power
 
 
 def sum_of_products(a: Sequence[float], b: Sequence[float], c: float, rule: Rule) -> float:
-    """``c`` and all products, group after group; the result is a float32 or float16 number."""
+    """Return ``c`` and all products, group after group; the result is a float32 or float16 number."""
     for first in range(0, len(a), rule.group):
         some = slice(first, first + rule.group)
         c = _group(a[some], b[some], c, rule)

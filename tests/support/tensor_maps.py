@@ -20,7 +20,7 @@ MOST_BOX_BYTES = 227 * 1024
 
 @st.composite
 def any_maps(draw: st.DrawFn) -> TensorMap:
-    """Maps that the driver takes, of every rank, element and mode."""
+    """Return maps that the driver takes, of every rank, element and mode."""
     rank = draw(st.integers(1, 5))
     element = draw(st.sampled_from(sorted(ELEMENTS)))
     interleave = draw(st.sampled_from((0, 0, 16, 32))) if rank > 2 else 0
@@ -49,7 +49,7 @@ def any_maps(draw: st.DrawFn) -> TensorMap:
 
 @st.composite
 def small_maps(draw: st.DrawFn, elements: tuple[str, ...] = tuple(ELEMENTS), *, overlap: bool = False) -> TensorMap:
-    """Maps of small tensors whose boxes the emulator copies; ``overlap`` allows rows that share bytes."""
+    """Return maps of small tensors whose boxes the emulator copies; ``overlap`` allows rows that share bytes."""
     rank = draw(st.integers(1, 5))
     element = draw(st.sampled_from(elements))
     itemsize = ELEMENTS[element].itemsize
@@ -73,35 +73,35 @@ def small_maps(draw: st.DrawFn, elements: tuple[str, ...] = tuple(ELEMENTS), *, 
 
 
 def span(tensor: TensorMap) -> int:
-    """Bytes from the address ``START`` to the tensor's end, and to that of the 16 bytes in which it is."""
+    """Count the bytes from the address ``START`` to the tensor's end, and to that of the 16 bytes in which it is."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.sizes[1:], tensor.strides, strict=True))
     return tensor.pointer.address - START + last + -(-tensor.sizes[0] * ELEMENTS[tensor.element].itemsize // 16) * 16
 
 
 def box_extents(tensor: TensorMap) -> tuple[int, ...]:
-    """Elements that a box copies along each dimension."""
+    """Return elements that a box copies along each dimension."""
     return (tensor.box[0], *(-(-n // s) for n, s in zip(tensor.box[1:], tensor.element_strides[1:], strict=True)))
 
 
 def box_bytes(tensor: TensorMap) -> int:
-    """Bytes that a box copies."""
+    """Count the bytes that a box copies."""
     return prod(box_extents(tensor)) * ELEMENTS[tensor.element].itemsize
 
 
 def pitch(tensor: TensorMap) -> int:
-    """Bytes in shared memory from one row of a box to the next."""
+    """Count the bytes in shared memory from one row of a box to the next."""
     return tensor.swizzle or tensor.box[0] * ELEMENTS[tensor.element].itemsize
 
 
 def shared_bytes(tensor: TensorMap) -> int:
-    """Bytes of shared memory that a box spans."""
+    """Count the bytes of shared memory that a box spans."""
     return prod(box_extents(tensor)[1:]) * pitch(tensor)
 
 
 def box_elements(
     tensor: TensorMap, coordinates: tuple[int, ...], address: int, *, whole: bool = False
 ) -> Iterator[tuple[int | None, int]]:
-    """Each element of a box: its global address, or None outside the tensor, and its shared address.
+    """Yield each element of a box: its global address, or None outside the tensor, and its shared address.
 
     With ``whole``, rows of the tensor end at the next multiple of 16 bytes.
     """
@@ -117,7 +117,7 @@ def box_elements(
 
 
 def swizzled(address: int, swizzle: int) -> int:
-    """A shared address whose 16-byte chunk was exchanged with another one of its 128 bytes."""
+    """Return a shared address whose 16-byte chunk was exchanged with another one of its 128 bytes."""
     line, chunk, byte = address // 128, address // 16 % 8, address % 16
     return 128 * line + 16 * (chunk ^ line % {0: 1, 32: 2, 64: 4, 128: 8}[swizzle]) + byte
 
@@ -139,7 +139,7 @@ def load_one(
 
 
 def _nearest_tf32(data: bytes) -> bytes:
-    """The nearer of the two neighbours, or the one whose last bit is 0."""
+    """Return the nearer of the two neighbours, or the one whose last bit is 0."""
     bits = int.from_bytes(data, "little")
     if bits & 0x7FFFFFFF > 0x7F800000:
         return 0x7FFFE000.to_bytes(4, "little")

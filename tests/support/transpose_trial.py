@@ -37,7 +37,10 @@ class Placed:
 
 
 def stored(shape: tuple[int, int, int], dtype: DType, how: Placed, rng: np.random.Generator) -> Array:
-    """Random matrices of the batch, as they are stored: integers small enough that sums are exact in every type."""
+    """Return random matrices of the batch, as they are stored.
+
+    Integers small enough that sums are exact in every type.
+    """
     batch, m, n = shape
     runs, length = (n, m) if how.crossed else (m, n)
     pitch = length * how.apart + how.pad
@@ -49,7 +52,7 @@ def stored(shape: tuple[int, int, int], dtype: DType, how: Placed, rng: np.rando
 
 
 def view_of(x: Array, d: Array, how: Placed) -> View:
-    """The operand as the problem describes it: it starts as many elements behind 16 bytes as there are before it."""
+    """Give operand as the problem describes it: it starts as many elements behind 16 bytes as there are before it."""
     size = x.itemsize
     batch, row, column = (stride // size for stride in x.strides)
     pitch = column if how.crossed else row
@@ -91,11 +94,11 @@ class TransposeTrial:
         self.kernel: Kernel[Geam] = choose_transpose_add(self.problem, H200).kernel
 
     def source(self) -> Source:
-        """The kernel's source for this problem."""
+        """Return the kernel's source for this problem."""
         return generate(self.kernel, self.problem.dtype)
 
     def expected(self) -> Array:
-        """What D must be afterwards, to the bit: all sums are exact."""
+        """Return what D must be afterwards, to the bit: all sums are exact."""
         alpha, beta = self.scalars
         wide = np.int64 if self.x.dtype.kind == "i" else np.float64
         total = self.x.astype(wide) * wide(alpha)
@@ -104,7 +107,7 @@ class TransposeTrial:
         return total.astype(self.x.dtype)
 
     def run(self, source: Source | None = None) -> Report:
-        """One launch."""
+        """Return one launch."""
         assert self.kernel.why_not(self.problem, H200) is None
         memory = Memory()
         d = self._bound(memory, "D", self.d, "rw")
@@ -115,7 +118,7 @@ class TransposeTrial:
         return run(ptx, self.kernel.launch(self.problem, operands), memory, races=True)
 
     def _bound(self, memory: Memory, name: str, array: Array | None, access: str) -> Pointer:
-        """The matrix in its own memory, of which there is no more than from 16 bytes before it on."""
+        """Return the matrix in its own memory, of which there is no more than from 16 bytes before it on."""
         if array is None:
             return memory.bind(name, None, access=access)
         size, whole = array.itemsize, memory_of(array)
@@ -128,14 +131,14 @@ class TransposeTrial:
 
 
 def memory_of(view: Any) -> Any:
-    """The array that a view is of."""
+    """Return the array that a view is of."""
     while getattr(view, "base", None) is not None:
         view = view.base
     return view
 
 
 def check(trial: TransposeTrial) -> Report:
-    """Runs and compares every element, and the rest of D's memory, which must not change."""
+    """Run and compare every element, and the rest of D's memory, which must not change."""
     expected, memory = trial.expected(), memory_of(trial.d)
     around, own = memory.copy(), trial.d.copy()
     report = trial.run()

@@ -35,7 +35,7 @@ class Subject(Protocol):
     """What is tried: a rung, or anything else that has a kernel for a problem."""
 
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
-        """The kernel with its constants."""
+        """Return the kernel with its constants."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Case:
 
 
 def pitched(shape: tuple[int, int], dtype: np.dtype[np.generic], rng: np.random.Generator, pad: int) -> Array:
-    """A random matrix whose rows start ``pad`` elements further apart than they are long."""
+    """Return a random matrix whose rows start ``pad`` elements further apart than they are long."""
     values = rng.uniform(-1, 1, (shape[0], shape[1] + pad)).astype(dtype)
     return values[:, : shape[1]]
 
 
 def problem_of(case: Case, pad: int = 0) -> Gemm:
-    """The problem, with the alignment that the rows or columns of its matrices have."""
+    """Return the problem, with the alignment that the rows or columns of its matrices have."""
     dtype, gram = ALL[case.dtype], case.layout == "gram"
     a_pitch = (case.k if case.a_layout == "row" else case.m) + pad
     b_pitch = (case.n if case.layout == "row" else case.k) + pad
@@ -127,7 +127,7 @@ class Trial:
         self.kernel: Kernel[Gemm] = kernel.with_config(config.replace(**constants))
 
     def source(self, entry: str = "") -> Source:
-        """The kernel's own source for this problem, or that of the launch around it whose entry point is ``entry``."""
+        """Give kernel's own source for this problem, or that of the launch around it whose entry point is ``entry``."""
         around = (*self.kernel.before, *self.kernel.after)
         program = next((launch for launch in around if launch.entry == entry), self.kernel)
         return generate(program, self.problem.dtype)
@@ -143,7 +143,7 @@ class Trial:
         counted: bool = False,
         own_waits: bool = False,
     ) -> list[Report]:
-        """Runs all launches of the kernel; a report for each. ``source`` replaces that of its entry point.
+        """Run all launches of the kernel; a report for each. ``source`` replaces that of its entry point.
 
         ``schedule`` stands for an order of warps; ``counted`` gives the launches a counter.
         """
@@ -192,12 +192,12 @@ class Trial:
         races: bool = True,
         own_waits: bool = False,
     ) -> Report:
-        """The report of the launch that does the work."""
+        """Return the report of the launch that does the work."""
         reports = self.run(source, schedule=schedule, late_copies=late_copies, races=races, own_waits=own_waits)
         return reports[len(self.kernel.before)]
 
     def excess(self) -> float:
-        """The largest error over its bound; infinite where a value is missing.
+        """Return the largest error over its bound; infinite where a value is missing.
 
         The bound is the library's own; with float16 sums that of all their roundings besides.
         """
@@ -211,18 +211,18 @@ class Trial:
 
 
 def in_place(kernel: Kernel[Gemm], shape: tuple[int, int, int], *, alpha: float = 1.0, beta: float = 0.0) -> Trial:
-    """A product of packed float32 matrices that is written over C."""
+    """Return a product of packed float32 matrices that is written over C."""
     return Trial(kernel, Case(*shape, layout="row", alpha=alpha, beta=beta), in_place=True)
 
 
 def hazards(trial: Trial, *, schedule: int = 0) -> list[str]:
-    """What the race detector says of all launches."""
+    """Return what the race detector says of all launches."""
     return [str(hazard) for report in trial.run(schedule=schedule) for hazard in report.hazards]
 
 
 @st.composite
 def cases(draw: st.DrawFn, sides: tuple[int, int], lengths: tuple[int, int], dtypes: list[str]) -> Case:
-    """Products in any layout, whose m, n and k are between these limits, of these types."""
+    """Return products in any layout, whose m, n and k are between these limits, of these types."""
     layout = draw(st.sampled_from(["row", "column", "gram"]))
     m = draw(st.integers(*sides))
     return Case(
@@ -238,7 +238,7 @@ def cases(draw: st.DrawFn, sides: tuple[int, int], lengths: tuple[int, int], dty
 
 
 def without(source: Source, header: str, snippet: str, index: int = 0, instead: str = "") -> Source:
-    """The source with the ``index``-th ``snippet`` replaced in the file whose name ends in ``header``.
+    """Return the source with the ``index``-th ``snippet`` replaced in the file whose name ends in ``header``.
 
     An empty ``header`` means the one file that has the snippet. Line numbers stay unless ``instead`` changes them.
     """

@@ -19,7 +19,7 @@ TYPES = st.sampled_from([ALL[name].numpy for name in ("float32", "float16", "bfl
 
 
 def strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, offset: int = 0) -> np.ndarray:
-    """A view of small integers with these strides in elements, whose memory starts ``offset`` elements off 16 bytes."""
+    """Make a view of small integers with these strides, whose memory starts ``offset`` elements off 16 bytes."""
     reach = [stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)]
     below = -sum(min(0, step) for step in reach)
     count = below + sum(max(0, step) for step in reach) + 1
@@ -39,7 +39,7 @@ def check(a: np.ndarray, b: np.ndarray, executor: Executor = "emulator") -> None
 
 @st.composite
 def views(draw: st.DrawFn, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Views of a shape: packed but for the batch, with both strides of one element, or of any small strides."""
+    """Return views of a shape: packed but for the batch, with both strides of one element, or of any small strides."""
     *_, rows, columns = shape
     step = st.sampled_from([0, 1, -1, 2, 3, 5, 8, columns, columns + 1])
     row, column = draw(st.sampled_from([(columns, 1), (1, rows), (1, 1), (1, -1)]) | st.tuples(step, step))

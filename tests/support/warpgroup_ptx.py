@@ -35,7 +35,7 @@ class Layout:
     step: int = 0
 
     def tile(self, rows: int) -> Layout:
-        """With the distances of tiles as TMA leaves them, where none are given."""
+        """Return a tile with the distances of tiles as TMA leaves them, where none are given."""
         if self.mn_major:
             leading, stride = (ROW_BYTES // 2 * self.swizzle, 8 * self.swizzle) if self.swizzle else (128, 256)
         else:
@@ -43,7 +43,7 @@ class Layout:
         return Layout(self.swizzle, self.mn_major, self.leading or leading, self.stride or stride, self.step)
 
     def address(self, start: int, mn: int, k: int, size: int) -> int:
-        """Where element (mn, k) of ``size`` bytes is."""
+        """Say where element (mn, k) of ``size`` bytes is."""
         span, unit = self.swizzle, 16 // size
         if not self.mn_major:
             at = mn % 8 * (span or 16) + mn // 8 * self.stride
@@ -57,7 +57,7 @@ class Layout:
         return at ^ (at // 128 % (span // 16) * 16) if span else at
 
     def descriptor(self, start: int) -> int:
-        """The matrix descriptor of a tile that starts there."""
+        """Return the matrix descriptor of a tile that starts there."""
         return start >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | _SWIZZLE_CODES[self.swizzle] << 62
 
 
@@ -90,7 +90,7 @@ class Form:
         return self.n // (4 if self.d == "f16" else 2)
 
     def instruction(self, scale: str = "1", descriptors: tuple[str, str] = ("da", "db")) -> str:
-        """The instruction on registers d0, d1, … and a0 to a3 or the descriptors."""
+        """Return the instruction on registers d0, d1, … and a0 to a3 or the descriptors."""
         left = "{a0, a1, a2, a3}" if self.a_layout is None else descriptors[0]
         immediates = [] if self.d == "s32" else [str(s) for s in self.signs]
         if self.a in {"f16", "bf16"}:
@@ -102,12 +102,12 @@ class Form:
 
 
 def registers(count: int, name: str = "d") -> str:
-    """A vector operand of registers."""
+    """Return a vector operand of registers."""
     return "{" + ", ".join(f"{name}{i}" for i in range(count)) + "}"
 
 
 def kernel(body: str, sums: int) -> str:
-    """A kernel that fills shared memory and registers, runs ``body``, and stores registers d0, d1, … of each thread.
+    """Write a kernel that fills shared memory and registers, runs ``body``, and stores registers d0, d1 and so on.
 
     ``body`` may use predicate q, which is false, and registers t (the thread), i and w0 to w3.
     Parameters: the sums (uint32[threads, sums], in and out), the bytes of shared memory (a multiple of 16, their number
@@ -136,7 +136,7 @@ def kernel(body: str, sums: int) -> str:
 
 
 def once(form: Form, scale: str = "1") -> str:
-    """The body that makes one product and waits for it."""
+    """Return the body that makes one product and waits for it."""
     return (
         f"wgmma.fence.sync.aligned; {form.instruction(scale)} wgmma.commit_group.sync.aligned; "
         "wgmma.wait_group.sync.aligned 0;"
@@ -154,7 +154,7 @@ class Operands:
 
 
 def operands(form: Form, a: Array, b: Array, c: Array) -> Operands:
-    """A (64 x k), B (n x k) and C (64 x n) as the kernel wants them."""
+    """Return a (64 x k), B (n x k) and C (64 x n) as the kernel wants them."""
     size = _SIZES[form.a]
     places: dict[int, bytes] = {}
     descriptors, start = [], 0
@@ -176,13 +176,13 @@ def operands(form: Form, a: Array, b: Array, c: Array) -> Operands:
 
 
 def _sum_places(n: int) -> tuple[Array, Array]:
-    """Row and column of each sum of each thread, as [128, n / 2]."""
+    """Return row and column of each sum of each thread, as [128, n / 2]."""
     t, i = np.arange(THREADS)[:, None], np.arange(n // 2)
     return 16 * (t // 32) + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2
 
 
 def _factors(form: Form, a: Array) -> Array:
-    """A as registers, uint32[128, 4]: the PTX ISA's rule for elements of 1, 2 and 4 bytes."""
+    """Return a as registers, uint32[128, 4]: the PTX ISA's rule for elements of 1, 2 and 4 bytes."""
     each = 4 // _SIZES[form.a]
     t, j = np.arange(THREADS)[:, None], np.arange(4 * each)
     rows = 16 * (t // 32) + t % 32 // 4 + 8 * (j // each % 2)
@@ -191,7 +191,7 @@ def _factors(form: Form, a: Array) -> Array:
 
 
 def execute(ptx: str, held: Operands, *, block: int = THREADS, spare: int = 0, **options: Any) -> tuple[Array, Report]:
-    """The sums (uint32[threads, registers]) after a kernel that gets ``spare`` more bytes, and its report."""
+    """Return the sums (uint32[threads, registers]) after a kernel that gets ``spare`` more bytes, and its report."""
     out = np.ascontiguousarray(held.sums)
     arrays = {"sums": out, "image": held.image, "factors": held.factors}
     values = [np.uint64(v) for v in (*held.descriptors, len(held.image))]
@@ -200,7 +200,7 @@ def execute(ptx: str, held: Operands, *, block: int = THREADS, spare: int = 0, *
 
 
 def matrix(form: Form, sums: Array) -> Array:
-    """D (64 x n) of the registers of all threads."""
+    """Return D (64 x n) of the registers of all threads."""
     values = sums.view(DTYPES[form.d])
     out = np.empty((ROWS, form.n), values.dtype)
     out[_sum_places(form.n)] = values
@@ -208,7 +208,7 @@ def matrix(form: Form, sums: Array) -> Array:
 
 
 def multiplied(form: Form, a: Array, b: Array, c: Array, *, scale: str = "1", **options: Any) -> Array:
-    """D of one instruction, from a kernel in which the emulator finds nothing wrong."""
+    """Return D of one instruction, from a kernel in which the emulator finds nothing wrong."""
     out, report = execute(kernel(once(form, scale), form.sums), operands(form, a, b, c), **options)
     assert report.hazards == ()
     return matrix(form, out)

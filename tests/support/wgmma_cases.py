@@ -40,15 +40,15 @@ class Case:
         return self.name
 
     def made(self) -> StridedProduct:
-        """The product on fresh numbers."""
+        """Return the product on fresh numbers."""
         return StridedProduct(self.sizes, **self.given)  # type: ignore[arg-type]
 
     def kernel(self, problem: Gemm) -> Kernel[Gemm]:
-        """The kernel with the constants for it."""
+        """Return the kernel with the constants for it."""
         return WGMMA.with_config(self.config(problem))
 
     def config(self, problem: Gemm) -> Config:
-        """These constants; what TMA cannot read is repacked."""
+        """Return a configuration of these constants; what TMA cannot read is repacked."""
         repack = unaligned(exchanged(problem) if self.swap else problem)
         config = configured(self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack)
         if self.stages:
@@ -64,7 +64,7 @@ def _named(shape: Shape) -> str:
 
 
 def _least(shape: Shape) -> tuple[int, int, int]:
-    """Two rows or columns of tiles, where that is cheaper, and remainders in m, n and k."""
+    """Return two rows or columns of tiles, where that is cheaper, and remainders in m, n and k."""
     rows, columns = shape.bm * shape.cluster[0], shape.bn * shape.cluster[1]
     m, n = (rows + 8, max(columns - 24, 8)) if rows <= columns else (rows - 24, columns + 8)
     return m, n, 136

@@ -81,7 +81,7 @@ class Variant:
 
 
 def everything() -> Iterator[Variant]:
-    """Every tile in all layouts, in all ways that D leaves, with all epilogues, and in all precisions.
+    """Yield every tile in all layouts, in all ways that D leaves, with all epilogues, and in all precisions.
 
     Not each with each: epilogues are compiled for one layout, but for the most demanding, and other types for one way.
     """

@@ -8,7 +8,7 @@ from matmill.problem import Gemm
 
 
 def config_of(name: str, kernel: Kernel[Gemm]) -> Config:
-    """The configuration that a record names; its constants of the launch are those that the kernel's own has.
+    """Return the configuration that a record names; its constants of the launch are those that the kernel's own has.
 
     >>> from matmill.kernels.hgemm import HGEMM
     >>> config_of(str(HGEMM.config), HGEMM) == HGEMM.config

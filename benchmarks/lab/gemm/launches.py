@@ -37,7 +37,7 @@ PRODUCTS = ((131, 67, 45), (160, 272, 40), (70, 90, 2100))
 
 
 def rungs(arch: Arch, ladder: str, asked: Gemm) -> Iterator[Product]:
-    """Every rung of a ladder with the size it runs at."""
+    """Yield every rung of a ladder with the size it runs at."""
     subject = LADDERS[ladder].subject
     products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM_LADDER}[ladder]
     for rung in products:
@@ -49,7 +49,7 @@ def rungs(arch: Arch, ladder: str, asked: Gemm) -> Iterator[Product]:
 
 
 def halves(arch: Arch) -> Iterator[Product]:
-    """The rungs of the HGEMM ladder in both types, those that take any size at odd ones too."""
+    """Yield the rungs of the HGEMM ladder in both types, those that take any size at odd ones too."""
     for dtype in HALVES.values():
         yield from rungs(arch, "hgemm", half_product(*SIZES, dtype))
         odd = half_product(*ODD, dtype)
@@ -57,7 +57,7 @@ def halves(arch: Arch) -> Iterator[Product]:
 
 
 def production(arch: Arch) -> Iterator[Product]:
-    """The production products on odd and even sizes and a long k, with A and B row- and column-major."""
+    """Yield the production products on odd and even sizes and a long k, with A and B row- and column-major."""
     # The inner kernel's launches are apart.
     entries = [entry for entry in PRODUCTION if entry.kernel.entry != INNER.entry]
     for entry, dtype, (m, n, k) in product(entries, ALL.values(), PRODUCTS):

@@ -45,12 +45,12 @@ class Memory:
 
     @classmethod
     def of(cls, gpu: GPU, dtype: DType, elements: int, seed: int) -> Memory:
-        """Random matrices of at most so many elements."""
+        """Return random matrices of at most so many elements."""
         a, b = (uniform((seed, index), 0, (1, elements), dtype).reshape(-1) for index in range(2))
         return cls(a, b, (gpu.upload(a, "A"), gpu.upload(b, "B")), gpu.empty(a.nbytes), gpu.empty(MOST_SCRATCH))
 
     def matrices(self, problem: Gemm) -> tuple[Array, Array]:
-        """A and B on the host: rows or columns are contiguous, as the problem's strides say."""
+        """Return A and B on the host: rows or columns are contiguous, as the problem's strides say."""
         shapes = (self.a, problem.a_row_col, problem.m, problem.k), (self.b, problem.b_row_col, problem.k, problem.n)
         a, b = (
             numbers[: rows * columns].reshape(rows, columns)
@@ -61,7 +61,7 @@ class Memory:
         return a, b
 
     def operands(self) -> GemmOperands:
-        """All that kernels are given."""
+        """Return all that kernels are given."""
         a, b = self.on_gpu
         return GemmOperands(
             a.pointer("A"), b.pointer("B"), self.d.pointer("D"), self.d.pointer("D"),
@@ -79,14 +79,14 @@ class _Check:
         self._expected, self._limit = answer(a[self._rows], b), bound(a[self._rows], b)
 
     def ratio(self, found: Array) -> float:
-        """The largest error over the allowed one."""
+        """Return the largest error over the allowed one."""
         return excess(found[self._rows], self._expected, self._limit)
 
 
 def measure(
     gpu: GPU, clock: Clock, problem: Gemm, memory: Memory, kernels: Sequence[Kernel[Gemm]], *, seed: int
 ) -> dict[str, float]:
-    """Seconds by configuration and, where torch is installed, of :data:`LIBRARY`: interleaved, with a cold L2.
+    """Return seconds by configuration and, where torch is installed, of :data:`LIBRARY`: interleaved, with a cold L2.
 
     Each configuration has been checked before; where a result is wrong, the program ends with 1.
     """

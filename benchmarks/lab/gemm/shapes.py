@@ -24,7 +24,9 @@ PEAKS = {"float16": 790e12, "bfloat16": 790e12, "float32": 60e12, "float64": 60e
 
 
 def packed(m: int, n: int, k: int, dtype: DType, *, batch: int = 1, layouts: str = "nn") -> Gemm:
-    """A problem of packed matrices; ``layouts`` are those of A and B: n for rows, t for columns that are contiguous.
+    """Return a problem of packed matrices.
+
+    ``layouts`` are those of A and B: n for rows, t for columns that are contiguous.
 
     >>> packed(8, 16, 20, ALL["float16"], layouts="nt").b_align
     8
@@ -40,13 +42,13 @@ def packed(m: int, n: int, k: int, dtype: DType, *, batch: int = 1, layouts: str
 
 
 def floor_of(record: Mapping[str, Any]) -> float:
-    """Seconds that no kernel is far below: moving the bytes, with its launch, or the FLOP at the peak."""
+    """Return seconds that no kernel is far below: moving the bytes, with its launch, or the FLOP at the peak."""
     flops = 2 * record["batch"] * record["m"] * record["n"] * record["k"]
     return float(max(record["seconds"][FLOOR], flops / PEAKS[record["dtype"]]))
 
 
 def in_words(name: str, dtype: str) -> str:
-    """The kernel and the tile of a configuration that a record names, for elements of a type.
+    """Return the kernel and the tile of a configuration that a record names, for elements of a type.
 
     >>> in_words(f"short_k {SHORT_K.config}", "float32")
     'short_k: 64x64, threads of 8x8, two stages, quads'
@@ -79,13 +81,13 @@ def _short_k_in_words(config: Config, dtype: DType) -> str:
 
 
 def of_kernel(record: Mapping[str, Any], entry: str) -> dict[str, float]:
-    """Seconds of the configurations of one kernel, by the constants that name them."""
+    """Return seconds of the configurations of one kernel, by the constants that name them."""
     names = {name: name.partition(" ") for name in record["seconds"]}
     return {constants: record["seconds"][name] for name, (kernel, _, constants) in names.items() if kernel == entry}
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
-    """The problems of records that the kernel was timed on. Every fourth one judges."""
+    """Return the problems of records that the kernel was timed on. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
     timed = [record for record in records if of_kernel(record, SHORT_K.entry)]
     return [_found(record, "judge" if index % 4 == 3 else "fit") for index, record in enumerate(timed)]

@@ -87,7 +87,7 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """The products, class by class."""
+    """Yield the products, class by class."""
     two = ALL["bfloat16"], F32
     for dtype in two:
         for side in (8, 17, 32):
@@ -108,7 +108,7 @@ def entries() -> Iterator[Entry]:
 
 
 def emulate(entry: Entry) -> dict[str, Any]:
-    """Runs an entry's kernel on the smaller product, and says what each launch asked of memory, and what it needs.
+    """Run an entry's kernel on the smaller product, and say what each launch asked of memory, and what it needs.
 
     Raises :class:`ArithmeticError` where a result is wrong.
     """
@@ -149,7 +149,7 @@ def emulate(entry: Entry) -> dict[str, Any]:
 
 
 def described(entry: Entry) -> dict[str, Any]:
-    """What a record says of an entry that needs no run: the products, the kernels, and work tiles on an H200."""
+    """Return what a record says of an entry that needs no run: the products, the kernels, and work tiles on an H200."""
     arch, timed, small = get("h200"), entry.timed, entry.emulated
     return {
         "kind": entry.kind,
@@ -166,13 +166,13 @@ def described(entry: Entry) -> dict[str, Any]:
 
 
 def sectors(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Sectors that all launches read and write, by loads, asynchronous copies and TMA."""
+    """Return sectors that all launches read and write, by loads, asynchronous copies and TMA."""
     read = _total(record["launches"], ("global_load_sectors", "cp_async_sectors", "bulk_load_sectors"))
     return read, _total(record["launches"], ("global_store_sectors", "bulk_store_sectors"))
 
 
 def over_least(record: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Sectors over the least that hold what the product needs: those read, those written, and both together."""
+    """Return sectors over the least that hold what the product needs: those read, those written, and both together."""
     read, written = sectors(record)
     least_read, least_written = record["least_read"] / SECTOR, record["least_written"] / SECTOR
     return read / least_read, written / least_written, (read + written) / (least_read + least_written)
@@ -191,6 +191,6 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> ND
 
 
 def _work_tiles(kernel: Kernel[Gemm], problem: Gemm, arch: Arch) -> int:
-    """Work tiles, or blocks where a kernel has no tiles of D."""
+    """Return work tiles, or blocks where a kernel has no tiles of D."""
     found = waves(kernel, problem, arch)
     return found.tiles if found else prod(kernel.geometry(problem, kernel.config).grid)

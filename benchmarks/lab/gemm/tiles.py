@@ -18,13 +18,13 @@ LIBRARY = "torch.mm"
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
-    """The 16-bit products of records; those of float32 and float64, which have another model, are left out."""
+    """Return the 16-bit products of records; those of float32 and float64, which have another model, are left out."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
     return [_found(record) for record in records if record["dtype"] in HALVES]
 
 
 def alignment_of(problem: Gemm) -> str:
-    """Bytes that the rows of A and of B start on.
+    """Return bytes that the rows of A and of B start on.
 
     >>> from matmill.ladders.hgemm.subject import half_product
     >>> alignment_of(half_product(1000, 1002, 1000))

@@ -21,7 +21,7 @@ LIBRARY = "torch.mm"
 
 
 def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
-    """A problem of packed matrices; B's rows are contiguous along n (``"row"``) or along k (``"column"``).
+    """Return a problem of packed matrices; B's rows are contiguous along n (``"row"``) or along k (``"column"``).
 
     >>> packed(8, 16, 20, ALL["float16"], "column").b_align
     8
@@ -34,7 +34,7 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
-    """The problems of records. Every fourth one judges."""
+    """Return the problems of records. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
     found = [_of_tiles(record) if "layout" in record else _of_shapes(record) for record in records]
     timed = [one for one in found if one.configs]

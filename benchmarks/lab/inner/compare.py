@@ -52,22 +52,22 @@ class OwnProduct:
         self._matrices = matrices
 
     def call(self) -> None:
-        """Enqueues the product on torch's current stream."""
+        """Enqueue the product on torch's current stream."""
         inner(self._matrices.e, self._matrices.f, out=self._matrices.out)
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues it on the caller's stream."""
+        """Enqueue it on the caller's stream."""
         with self._calls.on(stream):
             self.call()
 
     def result(self) -> NDArray[Any]:
-        """The product, on the host."""
+        """Return the product, on the host."""
         self._matrices.synchronize()
         return self._matrices.result()
 
 
 def products(matrices: InnerMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
-    """What multiplies ``matrices``, ours first, each run once; and why others do not.
+    """Return what multiplies ``matrices``, ours first, each run once; and why others do not.
 
     Raises :class:`~matmill.errors.ArgumentError` where ours or torch.mm does not.
     """
@@ -90,7 +90,7 @@ def _cupy(e: Any, f: Any) -> CupyProduct:
 
 
 def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seconds_each: float) -> dict[str, Any]:
-    """Events around single calls, cold and clean L2, interleaved with ``reading``; gives the entry of a record.
+    """Time single calls by events, cold and clean L2, interleaved with ``reading``; give the entry of a record.
 
     ``read_seconds`` is how long reading as many bytes takes, where ``reading`` has as many, else None.
     """
@@ -112,7 +112,7 @@ def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seco
 
 
 def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:
-    """Replays of a graph of 20 calls, and loops of 200 plain calls with one wait, ours and torch.mm interleaved."""
+    """Time replays of a graph of 20 calls, and loops of 200 plain calls with one wait, beside torch.mm."""
     matrices = InnerMatrices(problem, seed)
     torch, own = matrices.torch, OwnProduct(matrices)
     out = torch.empty_like(matrices.out)
@@ -145,7 +145,7 @@ def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:
 
 @contextmanager
 def _session(run: Run[Gemm]) -> Iterator[Callable[[str, Gemm], dict[str, Any]]]:
-    """All kernels are ordered at first, and each is waited for before its product is timed."""
+    """Return all kernels are ordered at first, and each is waited for before its product is timed."""
     arch, args = run.gpu.arch, run.args
     with (
         KernelCompiler(arch.target, args.workers) as compiler,
@@ -166,7 +166,7 @@ def _session(run: Run[Gemm]) -> Iterator[Callable[[str, Gemm], dict[str, Any]]]:
 
 
 def _compiled(problem: Gemm, arch: Arch) -> list[Kernel[Gemm]]:
-    """The kernel of ``problem``, where it is the inner kernel."""
+    """Return the kernel of ``problem``, where it is the inner kernel."""
     kernel = choose(problem, arch).kernel
     return [kernel] if kernel.entry == INNER.entry else []
 

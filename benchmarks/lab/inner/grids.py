@@ -34,7 +34,7 @@ _FEW, _MANY = 10**8, 3 * 10**8
 
 
 def fit_grid(seed: int) -> list[Gemm]:
-    """152 products: sizes from lists, every element type, both layouts of F and Gram products, even and odd k.
+    """Return 152 products: sizes from lists, every element type, both layouts of F and Gram products, even and odd k.
 
     The first 40 have each element type and every magnitude of k cyclically, so that a part of the grid is one too. The
     last 32 are small products of 1e8 to 3e8 elements: each element type with both layouts and both kinds of k, twice.
@@ -59,7 +59,7 @@ def fit_grid(seed: int) -> list[Gemm]:
 
 
 def judge_grid(seed: int, others: Sequence[Gemm] = ()) -> list[Gemm]:
-    """200 random products, none of ``others``: k log-uniform, m and n more often small than large."""
+    """Return 200 random products, none of ``others``: k log-uniform, m and n more often small than large."""
     draw = random.Random(f"judge {seed}")  # noqa: S311 — shapes, not secrets
     types, found = list(ALL.values()), list[Gemm]()
     while len(found) < JUDGES:
@@ -72,7 +72,7 @@ def judge_grid(seed: int, others: Sequence[Gemm] = ()) -> list[Gemm]:
 
 
 def _product(sides: tuple[int, int], k: int, dtype: DType, layout: str) -> Gemm:
-    """The product with ``k``, or the largest one that fits; a Gram product is m by m."""
+    """Return the product with ``k``, or the largest one that fits; a Gram product is m by m."""
     m, n = sides
     vectors = m if layout == GRAM else m + n
     k = max(LEAST_K, min(k, MOST_K, MOST_BYTES // (vectors * dtype.itemsize)))
@@ -81,5 +81,5 @@ def _product(sides: tuple[int, int], k: int, dtype: DType, layout: str) -> Gemm:
 
 
 def _rounded(k: int, *, odd: bool) -> int:
-    """``k`` odd, or a multiple of 64."""
+    """Return ``k`` odd, or a multiple of 64."""
     return k | 1 if odd else max(64, k // 64 * 64)

@@ -50,7 +50,7 @@ def _bandwidth() -> list[Gemm]:
 
 
 def _cases() -> list[Gemm]:
-    """Small ones first: the largest takes most of a GPU's memory."""
+    """Return the cases, small ones first: the largest takes most of a GPU's memory."""
     ordered = sorted(CASES.values(), key=lambda sizes: (sizes[0] + sizes[1]) * sizes[2])
     return [inner_product(*sizes, F32, layout) for sizes in ordered for layout in LAYOUTS]
 
@@ -84,7 +84,7 @@ GROUPS: dict[str, Group] = {
 
 
 def wanted(group: str, problem: Gemm) -> float | None:
-    """The share of the floor that is asked for, or None: of bandwidth, or of the limit that comes first.
+    """Return the share of the floor that is asked for, or None: of bandwidth, or of the limit that comes first.
 
     >>> wanted("bandwidth", inner_product(3, 3, 10**8)), wanted("small", inner_product(3, 3, 10**4))
     (0.9, None)
@@ -98,7 +98,7 @@ def wanted(group: str, problem: Gemm) -> float | None:
 
 
 def must_beat_library(problem: Gemm) -> bool:
-    """Whether the product is one that must not be slower than torch.mm."""
+    """Tell whether the product is one that must not be slower than torch.mm."""
     widest = max(problem.m, problem.n)
     if problem.dtype is F32:
         return widest <= 128
@@ -106,5 +106,5 @@ def must_beat_library(problem: Gemm) -> bool:
 
 
 def problems(names: Iterable[str]) -> list[Gemm]:
-    """All products of the groups of these names."""
+    """Return all products of the groups of these names."""
     return [problem for name in names for problem in GROUPS[name].problems()]

@@ -29,7 +29,7 @@ _SIZES = ((1, 1, 3001), (3, 3, 40_001), (5, 2, 2002), (16, 16, 5000), (17, 9, 30
 
 
 def production(arch: Arch) -> Iterator[Product]:
-    """The production kernel with some configurations of each kind for each product."""
+    """Yield the production kernel with some configurations of each kind for each product."""
     for (m, n, k), dtype, layout in product(_SIZES, ALL.values(), (*LAYOUTS, GRAM)):
         plain = inner_product(m, n, k, dtype, LAYOUTS[0] if layout == GRAM else layout)
         problem = gram_of(plain) if layout == GRAM else plain
@@ -50,7 +50,7 @@ def _way(config: Config) -> str:
 
 
 def rungs(arch: Arch) -> Iterator[Product]:
-    """Every rung at one size, with few blocks where the paper leaves that open."""
+    """Yield every rung at one size, with few blocks where the paper leaves that open."""
     for dtype, layout in product(ALL.values(), LAYOUTS):
         asked = inner_product(5, 3, 4001, dtype, layout)
         for rung in for_emulator(LADDER)[0]:

@@ -65,7 +65,7 @@ class InnerMatrices(Tensors):
         return made.uniform_(-1, 1, generator=self.generator)
 
     def operands(self, nbytes: int) -> GemmOperands:
-        """The addresses of the matrices, with C = D, and of what these matrices keep from now on besides.
+        """Return the addresses of the matrices, with C = D, and of what these matrices keep from now on besides.
 
         That is a workspace of so many bytes, all of them ones, NaN in every type; and a word of zeros, for kernels that
         count their blocks.
@@ -96,12 +96,12 @@ class InnerMatrices(Tensors):
         return product, random_limit(product, size.cpu().numpy(), k, self.problem.dtype)
 
     def result(self) -> NDArray[Any]:
-        """D, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
+        """Return D, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
         host: NDArray[Any] = self.out.cpu().contiguous().view(self.torch.uint8).numpy()
         return host.view(self.problem.dtype.numpy)
 
     def errors(self, actual: NDArray[Any]) -> Errors:
-        """How far ``actual``, of D's shape and type, is from the float64 product."""
+        """Say how far ``actual``, of D's shape and type, is from the float64 product."""
         expected, limit = self.answer
         kind = self.problem.dtype.numpy
         worst = excess(actual, expected, limit)

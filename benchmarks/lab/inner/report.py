@@ -50,30 +50,33 @@ class Entry(Comparable):
         return restored(self.record["problem"])
 
     def read_share(self, name: str = OURS) -> float:
-        """Least bytes over time over the bandwidth of reading measured interleaved with it."""
+        """Return least bytes over time over the bandwidth of reading measured interleaved with it."""
         return self.rate(name) / float(self.record["read_bytes_per_s"])
 
     def alone_share(self) -> float | None:
-        """The time of reading as many bytes over ours; None where that was not measured."""
+        """Return the time of reading as many bytes over ours; None where that was not measured."""
         seconds = self.record.get("read_seconds")
         return None if seconds is None else float(seconds / self.rows[OURS][MEDIAN])
 
     def fma_share(self, name: str = OURS) -> float:
-        """FMAs that the product needs over time over the data sheet's peak; half of them for a Gram matrix."""
+        """Count the FMAs that the product needs over time over the data sheet's peak.
+
+        Half of them for a Gram matrix.
+        """
         p = self.record["problem"]
         needed = (p["m"] + 1) / (2 * p["m"]) if p["layout"] == "gram" else 1.0
         return float(needed * self.record["flops"] / self.rows[name][MEDIAN] / self.record["fma_flops"])
 
     def floor_share(self) -> float:
-        """Of whichever limit comes first: the larger of the two shares."""
+        """Return the share of whichever limit comes first: the larger of the two shares."""
         return max(self.read_share(), self.fma_share())
 
     def speedup(self, way: str = MEDIAN) -> float:
-        """torch.mm's time over ours."""
+        """Return torch.mm's time over ours."""
         return float(self.rows[LIBRARY][way] / self.rows[OURS][way])
 
     def error_ratio(self) -> float:
-        """Our error over torch.mm's; 1 where neither errs, infinite where our result is no number."""
+        """Return our error over torch.mm's; 1 where neither errs, infinite where our result is no number."""
         ours, theirs = (self.rows[name]["relative"] for name in (OURS, LIBRARY))
         if ours is None:
             return inf
@@ -110,22 +113,22 @@ class Row:
 
 
 def recorded_comparisons(folder: Path) -> dict[str, dict[str, Any]]:
-    """The comparisons recorded in ``folder``, by group."""
+    """Return the comparisons recorded in ``folder``, by group."""
     return FORMAT.recorded(folder, GROUPS)
 
 
 def entries(record: Mapping[str, Any]) -> list[Entry]:
-    """The products of one group's record."""
+    """Return the products of one group's record."""
     return [Entry(product) for product in record["products"]]
 
 
 def share(group: Group, entry: Entry) -> float:
-    """Of bandwidth, or in the group of larger products of the limit that comes first."""
+    """Return the share of bandwidth, or in the group of larger products of the limit that comes first."""
     return entry.floor_share() if group.name == "fma" else entry.read_share()
 
 
 def rows_of(group: Group, found: Sequence[Entry]) -> list[Row]:
-    """One row for each element type, and where short products are timed in two ways, for each of those."""
+    """Return one row for each element type, and where short products are timed in two ways, for each of those."""
     made = []
     for dtype in ALL:
         some = [entry for entry in found if entry.record["problem"]["dtype"] == dtype]
@@ -175,7 +178,7 @@ HEADINGS = (
 
 
 def cells(row: Row) -> list[str]:
-    """A row for a table under :data:`HEADINGS`; ``error`` is the median of our error over torch.mm's."""
+    """Return a row for a table under :data:`HEADINGS`; ``error`` is the median of our error over torch.mm's."""
     return [
         row.name,
         str(row.products),
@@ -189,13 +192,13 @@ def cells(row: Row) -> list[str]:
 
 
 def slower(rows: Sequence[Row]) -> list[str]:
-    """A sentence about the products that are slower than torch.mm, where there are any."""
+    """Return a sentence about the products that are slower than torch.mm, where there are any."""
     named = dict.fromkeys(said(entry) for row in rows for entry in row.slower)
     return [f"Slower than torch.mm by more than {NOISE:.0%}, and should not be: {'; '.join(named)}."] if named else []
 
 
 def said(entry: Entry) -> str:
-    """A product in words.
+    """Return a product in words.
 
     >>> said(Entry({"problem": {"m": 3, "n": 5, "k": 1000, "dtype": "float32", "layout": "row"}}))
     '3x5x1000 float32, F row-major'
@@ -206,7 +209,7 @@ def said(entry: Entry) -> str:
 
 
 def page(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """``docs/inner-results.md``."""
+    """Return ``docs/inner-results.md``."""
     parts = [_HEAD, *([] if records else [UNMEASURED])]
     for name, record in records.items():
         group = GROUPS[name]
@@ -239,7 +242,7 @@ def _section(group: Group, found: Sequence[Entry]) -> Iterable[str]:
 
 
 def _matrix(group: Group, found: Sequence[Entry]) -> str:
-    """A row per size, a column per element type and layout."""
+    """Return a row per size, a column per element type and layout."""
     columns = [(d, w) for d in ALL for w in (*LAYOUTS, GRAM)]
     by_size: dict[tuple[int, int, int], dict[tuple[str, str], Entry]] = {}
     for entry in found:
@@ -275,7 +278,7 @@ def _cases(found: Sequence[Entry]) -> str:
 
 
 def _crossing(found: Sequence[Entry]) -> str:
-    """From which square size on FMAs are the nearer limit, for each element type."""
+    """Find from which square size on FMAs are the nearer limit, for each element type."""
     parts = []
     squares = [entry.problem for entry in found if entry.fma_share() > entry.read_share()]
     for dtype in ALL:

@@ -64,7 +64,7 @@ class Task:
     mma: bool = False
 
     def described(self) -> dict[str, Any]:
-        """The first fields of its line in a record."""
+        """Return the first fields of its line in a record."""
         return {"problem": described(self.problem), "part": self.part, "exhaustive": self.exhaustive}
 
     @property
@@ -74,7 +74,7 @@ class Task:
 
 
 def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
-    """All there is to do, what matters most first: a run may end before its end.
+    """Return all there is to do, what matters most first: a run may end before its end.
 
     Every third product of ``fit`` is searched exhaustively, the others in part. ``judge`` is gone through quickly, then
     exhaustively, every third product first.
@@ -87,7 +87,7 @@ def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
 
 
 def mma_tasks(fit: Sequence[Gemm], judge: Sequence[Gemm], arch: Arch) -> list[Task]:
-    """:func:`tasks` of the products alone that tensor cores can multiply, of the fit grid mostly by those."""
+    """Return :func:`tasks` of the products alone that tensor cores can multiply, of the fit grid mostly by those."""
     found = [task for task in tasks(fit, judge) if any(config["MMA"] for config in space(task.problem, arch))]
     return [
         replace(task, exhaustive=False, share=_MMA_SHARE, mma=True) if task.part == "fit" else task for task in found
@@ -95,7 +95,7 @@ def mma_tasks(fit: Sequence[Gemm], judge: Sequence[Gemm], arch: Arch) -> list[Ta
 
 
 def _tasks(args: argparse.Namespace, arch: Arch) -> list[Task]:
-    """The tasks that the command line asks for."""
+    """Return the tasks that the command line asks for."""
     fit = fit_grid(args.seed)
     judge = judge_grid(args.seed, fit)[: args.limit]
     every = mma_tasks(fit[: args.limit], judge, arch) if args.mma else tasks(fit[: args.limit], judge)
@@ -110,7 +110,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def candidates(task: Task, arch: Arch, seed: int) -> list[Candidate]:
-    """The legal configurations to time, best first by the model; hopeless ones are left out."""
+    """Return the legal configurations to time, best first by the model; hopeless ones are left out."""
     problem = task.problem
     legal = [
         Candidate(kernel, cost.explain(problem, kernel.config, arch).seconds)
@@ -127,7 +127,7 @@ def candidates(task: Task, arch: Arch, seed: int) -> list[Candidate]:
 
 
 def _trial(tools: Tools, task: Task) -> Trial:
-    """One product's matrices, and torch.mm, with the errors of both."""
+    """Return one product's matrices, and torch.mm, with the errors of both."""
     matrices = InnerMatrices(task.problem, tools.seed)
     library = TorchProduct(LIBRARY, matrices.e, matrices.f, task.problem.dtype.numpy)
     library.run(tools.clock.stream)
@@ -136,7 +136,7 @@ def _trial(tools: Tools, task: Task) -> Trial:
     loaded = set[Hashable]()
 
     def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
-        """Runs each entry point once, which loads it and takes long; checks the first configuration, the choice."""
+        """Run each entry point once, which loads it and take long; check the first configuration, the choice."""
         entries = kernel.config.constants, kernel.config["LAST_BLOCK"]
         if entries not in loaded:
             loaded.add(entries)
@@ -146,7 +146,7 @@ def _trial(tools: Tools, task: Task) -> Trial:
             chosen.append(matrices.errors(matrices.result()))
 
     def line(timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
-        """Errors, torch.mm's seconds, and the configurations as rows of numbers."""
+        """Return errors, torch.mm's seconds, and the configurations as rows of numbers."""
         return {
             "space": len(space(task.problem, tools.gpu.arch)),
             "errors": {"chosen": asdict(chosen[0]), LIBRARY: asdict(theirs)},
@@ -158,7 +158,7 @@ def _trial(tools: Tools, task: Task) -> Trial:
 
 
 def numbers(config: Config) -> list[int]:
-    """A configuration as a record holds it, under the header's names."""
+    """Return a configuration as a record holds it, under the header's names."""
     return [value for _, value in (*config.constants, *config.launch)]
 
 
@@ -195,7 +195,7 @@ SEARCH: Search[Task] = Search(
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
-    """The products of several records, each once: where it was searched exhaustively too, that counts.
+    """Return the products of several records, each once: where it was searched exhaustively too, that counts.
 
     With those configurations alone that are offered today, on :data:`~matmill.arch.DEFAULT`.
     """

@@ -74,13 +74,13 @@ class Copies:
             self._target.copy_(self._source)
 
     def rates(self, timings: Sequence[Timing]) -> dict[str, float]:
-        """Bytes per second, read and written, of each."""
+        """Return bytes per second, read and written, of each."""
         named = zip(self.competitors, timings, strict=True)
         return {competitor.name: self._copying.rate(timing.median) for competitor, timing in named}
 
 
 def own(matrices: TransposeAddMatrices, dtype: DType) -> list[TorchSum]:
-    """``matmill.transpose_add`` into tensors that exist already: one with y's layout, and one with x's."""
+    """Return ``matmill.transpose_add`` into tensors that exist already: one with y's layout, and one with x's."""
     torch = matrices.torch
     as_x = torch.empty_like(matrices.x, memory_format=torch.contiguous_format).transpose(-2, -1)
     found = []
@@ -94,7 +94,9 @@ def own(matrices: TransposeAddMatrices, dtype: DType) -> list[TorchSum]:
 def compare(
     arch: Arch, clock: Clock, copies: Copies, shape: Shape, seed: int, *, everything: bool, compile_until: float
 ) -> dict[str, Any]:
-    """One entry of a record: times of single calls with a cold L2, interleaved with a copy, and what else is to know.
+    """Return one entry of a record.
+
+    Times of single calls with a cold L2, interleaved with a copy, and what else is to know.
 
     ``everything`` takes all libraries and gives each more rounds, else torch alone, eager and compiled, with a result
     in x's layout and one in y's. torch.compile is left out after ``compile_until``, by ``time.monotonic``, and the
@@ -160,14 +162,14 @@ def compare(
 
 
 def _cupy(matrices: TransposeAddMatrices, dtype: DType) -> CupySum:
-    """CuPy on the same memory; bfloat16, which it does not have, goes as integers."""
+    """Measure CuPy on the same memory; bfloat16, which it does not have, goes as integers."""
     cupy: Any = importlib.import_module("cupy")
     x, y = (t.view(matrices.torch.int16) if dtype.name == BFLOAT else t for t in (matrices.x, matrices.y))
     return CupySum(cupy.from_dlpack(x), cupy.from_dlpack(y), dtype)
 
 
 def _choice(matrices: TransposeAddMatrices, arch: Arch) -> dict[str, Any]:
-    """What matmill runs for these tensors, and what its cost model predicts for that."""
+    """Return what matmill runs for these tensors, and what its cost model predicts for that."""
     choices = [choose_transpose_add(stage.problem, arch) for stage in lower_transpose(*matrices.inspected())]
     return {
         "configs": [str(choice.kernel.config) for choice in choices],
@@ -176,7 +178,7 @@ def _choice(matrices: TransposeAddMatrices, arch: Arch) -> dict[str, Any]:
 
 
 def host_costs(seed: int) -> list[dict[str, Any]]:
-    """Seconds that the host spends on one call on small matrices: ours in every way, and torch's own."""
+    """Return seconds that the host spends on one call on small matrices: ours in every way, and torch's own."""
     torch: Any = importlib.import_module("torch")
     from_torch: Any = importlib.import_module("matmill.torch").transpose_add
     found = []

@@ -52,12 +52,12 @@ class Layout:
     pad: int = 0
 
     def length(self, shape: tuple[int, int, int]) -> int:
-        """Elements of the memory that holds it."""
+        """Count the elements of the memory that holds it."""
         batch, rows, columns = shape
         return self.before + batch * (columns * (rows + self.pad) if self.crossed else rows * (columns + self.pad))
 
     def view(self, memory: Array, shape: tuple[int, int, int]) -> Array:
-        """The matrices in that memory."""
+        """Return the matrices in that memory."""
         batch, rows, columns = shape
         if self.crossed:
             return memory[self.before :].reshape(batch, columns, rows + self.pad)[..., :rows].swapaxes(1, 2)
@@ -83,7 +83,7 @@ class Case:
         return self.x, self.y or Layout(), self.d
 
     def chosen(self, arch: Arch, addresses: tuple[int, int, int]) -> list[tuple[Kernel[Geam], Geam, Offsets]]:
-        """Kernels, problems and the bytes from the operands' starts, for memory at ``addresses``."""
+        """Return kernels, problems and the bytes from the operands' starts, for memory at ``addresses``."""
         if self.rung is not None:
             return [(*self.rung, (0, 0, 0, 0))]
         operands = []
@@ -101,11 +101,11 @@ class Case:
         ]
 
     def kernels(self, arch: Arch) -> list[tuple[Kernel[Any], DType]]:
-        """What is chosen depends on addresses through alignment alone, and every allocation is aligned."""
+        """Return what is chosen depends on addresses through alignment alone, and every allocation is aligned."""
         return [(kernel, problem.dtype) for kernel, problem, _ in self.chosen(arch, (0, 0, 0))]
 
     def launch(self, gpu: GPU, seed: int) -> tuple[str, bool]:
-        """Runs on random numbers whose sums are exact; its line says how many elements differ."""
+        """Run on random numbers whose sums are exact; its line says how many elements differ."""
         rng = np.random.default_rng([seed, *self.shape])
         kind, size = self.dtype.numpy, self.dtype.itemsize
         x, y, d = (rng.integers(-60, 60, layout.length(self.shape)).astype(kind) for layout in self.layouts)
@@ -143,7 +143,7 @@ def _bits(matrices: Array) -> Array:
 
 
 def rungs(arch: Arch) -> Iterator[Case]:
-    """Every rung at sizes of every alignment, or the nearest that it takes."""
+    """Yield every rung at sizes of every alignment, or the nearest that it takes."""
     for (m, n), dtype, rung in product(_RUNG_SIZES, ELEMENTWISE.values(), TRANSPOSE_ADD):
         size, reason = nearest(rung, transpose_add_problem(m, n, dtype), arch, MOVING)
         if size is None:
@@ -155,7 +155,7 @@ def rungs(arch: Arch) -> Iterator[Case]:
 
 
 def production() -> Iterator[Case]:
-    """Operands in every layout, with alternating shapes, factors and starts; many small matrices; slim ones."""
+    """Yield operands in every layout, with alternating shapes, factors and starts; many small matrices; slim ones."""
     shapes, factors, starts = cycle(_SHAPES), cycle(_FACTORS), cycle((0, 1, 3, 8))
     crossed = (True, False)
     for dtype, x, y, pad in product(ELEMENTWISE.values(), crossed, (False, True, None), (0, 1, 2, 4)):

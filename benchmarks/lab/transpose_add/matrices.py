@@ -37,22 +37,22 @@ class TransposeAddMatrices(Tensors):
         return view[0] if batch == 1 else view
 
     def inspected(self) -> tuple[Operand, Operand, Operand]:
-        """x, y and out as matmill sees them."""
+        """Return x, y and out as matmill sees them."""
         return inspect(self.x, "x"), inspect(self.y, "y"), inspect(self.out, "out")
 
     def operands(self) -> GemmOperands:
-        """The addresses of the matrices, whose sum is to be stored in ``out``."""
+        """Return the addresses of the matrices, whose sum is to be stored in ``out``."""
         named = zip("XYD", (self.x, self.y, self.out), strict=True)
         x, y, d = (Pointer(name, tensor.data_ptr()) for name, tensor in named)
         return GemmOperands(x, y, d, d, 1.0, 1.0)
 
     def tensor(self, found: Any) -> Any:
-        """A result as torch's tensor, whichever library it is of."""
+        """Return a result as torch's tensor, whichever library it is of."""
         torch = self.torch
         return found if isinstance(found, torch.Tensor) else torch.from_dlpack(found).view(self.y.dtype)
 
     def same(self, found: Any, wanted: Any) -> bool:
-        """Whether two results are equal to the bit."""
+        """Tell whether two results are equal to the bit."""
         bits = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[self._dtype.itemsize]
         kind = getattr(self.torch, bits)
         if found.shape != wanted.shape or found.dtype != wanted.dtype:

@@ -52,11 +52,11 @@ class Entry(Comparable):
         return float(max(self.record["copy_bytes_per_s"].values()))
 
     def share(self, name: str = OURS) -> float:
-        """Of the copy's bandwidth."""
+        """Return the share of the copy's bandwidth."""
         return self.rate(name) / self.copy_rate
 
     def ratio(self, name: str, way: str = MEDIAN, over: str = OURS) -> float | None:
-        """A library's time over ours, or None where either was not timed so."""
+        """Return a library's time over ours, or None where either was not timed so."""
         row, own = self.rows.get(name), self.rows.get(over)
         return None if row is None or own is None or way not in row else float(row[way] / own[way])
 
@@ -66,19 +66,19 @@ class Entry(Comparable):
         return all(self.rows[name]["same"] for name in (OURS, OURS_AS_X) if name in self.rows)
 
     def slower(self) -> Iterator[str]:
-        """Each library that is faster than we are beyond noise, with how much, in the ways that calls were timed."""
+        """Yield each library that is faster than we are beyond noise, with how much, in the ways of calling."""
         for name in (EAGER, COMPILED):
             for share, way in self._behind(name, OURS):
                 yield f"{self.shape}: {name} takes {share} of our time ({way})"
 
     def slower_alike(self) -> Iterator[str]:
-        """The same of torch.compile alone, both results with the same layout."""
+        """Yield the same of torch.compile alone, both results with the same layout."""
         for (name, over), layout in zip(ALIKE, "xy", strict=True):
             for share, way in self._behind(name, over):
                 yield f"{self.shape} as {layout}: {share} of our time ({way})"
 
     def _behind(self, name: str, over: str) -> Iterator[tuple[str, str]]:
-        """The share of our time that a library takes, in each way in which that is less beyond noise."""
+        """Yield the share of our time that a library takes, in each way in which that is less beyond noise."""
         for way in (MEDIAN, *WAYS):
             ratio = self.ratio(name, way, over)
             if ratio is not None and ratio < 1 - NOISE:
@@ -86,12 +86,12 @@ class Entry(Comparable):
 
 
 def entries(record: Mapping[str, Any]) -> list[Entry]:
-    """The shapes of a record."""
+    """Return the shapes of a record."""
     return [Entry(one) for one in record["sums"]]
 
 
 def cells(entry: Entry) -> list[str]:
-    """One row of a table, under :data:`HEADINGS`."""
+    """Return one row of a table, under :data:`HEADINGS`."""
     ratios = [*(entry.ratio(name) for name in (EAGER, COMPILED)), *(entry.ratio(name, over=own) for name, own in ALIKE)]
     return [
         str(entry.shape),
@@ -105,7 +105,7 @@ def cells(entry: Entry) -> list[str]:
 
 
 def library_cells(entry: Entry) -> list[list[str]]:
-    """A row for each of those that took part, ours first: time, TB/s, share of a copy, time over ours."""
+    """Return a row for each of those that took part, ours first: time, TB/s, share of a copy, time over ours."""
     return [
         [
             name,
@@ -124,7 +124,7 @@ LIBRARY_HEADINGS = ("", "version", "time", "TB/s", "of a copy", "time / ours", "
 
 
 def summary(found: Sequence[Entry]) -> list[str]:
-    """What all shapes together say, in sentences."""
+    """Return what all shapes together say, in sentences."""
     said = [f"{sum(entry.ok for entry in found)} of {len(found)} equal eager torch's to the bit."]
     long = sorted((entry for entry in found if entry.record["bytes"] >= LONG), key=Entry.share)
     if long:
@@ -149,12 +149,12 @@ def summary(found: Sequence[Entry]) -> list[str]:
 
 
 def recorded_comparisons(folder: Path) -> dict[str, dict[str, Any]]:
-    """The comparisons recorded in ``folder``, by group."""
+    """Return the comparisons recorded in ``folder``, by group."""
     return FORMAT.recorded(folder, GROUPS)
 
 
 def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
-    """The comparisons as a part of the ladder's page."""
+    """Return the comparisons as a part of the ladder's page."""
     parts = ["## `matmill.transpose_add` beside others\n"]
     parts.append(
         "All take the same tensors of torch, interleaved, in one run; `of a copy` refers to the faster of our copy\n"
@@ -171,7 +171,7 @@ def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _section(record: Mapping[str, Any]) -> str:
-    """One comparison as Markdown."""
+    """Return one comparison as Markdown."""
     found = entries(record)
     parts = [f"x {found[0].shape}:\n"] if record["group"] == CASE.kind else []
     if record["group"] == CASE.kind:

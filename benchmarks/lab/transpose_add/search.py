@@ -57,7 +57,9 @@ _DEVICE = ("cuda", 0)
 
 
 def grid() -> list[Shape]:
-    """The shapes to search, what matters most first: the article's, then every type and alignment, large ones first.
+    """Return the shapes to search, what matters most first.
+
+    The article's, then every type and alignment, large ones first.
 
     Last come rows with a pitch, and batches.
     """
@@ -70,7 +72,7 @@ def grid() -> list[Shape]:
 
 
 def slim_grid() -> list[Shape]:
-    """The shapes to search that are processed in chunks: either side short, of every type, and batches of small ones.
+    """List the shapes searched in chunks.
 
     Long sides are alternately of whole vectors and not.
     """
@@ -83,7 +85,7 @@ def slim_grid() -> list[Shape]:
 
 
 def problem_of(shape: Shape) -> Geam:
-    """The one problem that a GPU's own matrices of ``shape`` make, without any memory."""
+    """Return the one problem that a GPU's own matrices of ``shape`` make, without any memory."""
     x = _operand(shape, shape.m, shape.n, shape.x_pad)
     y, out = (_operand(shape, shape.n, shape.m, pad) for pad in (shape.y_pad, 0))
     (stage,) = lower_transpose(x, y, out)
@@ -100,7 +102,7 @@ def _operand(shape: Shape, rows: int, columns: int, pad: int) -> Operand:
 
 
 def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
-    """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
+    """Return every legal configuration, the chosen one first, and the tiles whose vectors never shift."""
     found = [
         Candidate(kernel, one.explain(problem, kernel.config, arch).seconds)
         for one in TRANSPOSE_ADD_KERNELS
@@ -116,7 +118,7 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
 
 
 def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
-    """One shape's matrices, eager torch's result, with which all are compared to the bit, and the copy."""
+    """Return one shape's matrices, eager torch's result, with which all are compared to the bit, and the copy."""
     matrices = TransposeAddMatrices(shape, tools.seed)
     eager = TorchSum(EAGER, lambda x, y: x.transpose(-2, -1) + y, matrices.x, matrices.y, shape.dtype)
     matrices.synchronize()
@@ -125,7 +127,7 @@ def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
     wrong: list[str] = []
 
     def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
-        """Runs and checks each."""
+        """Run and check each."""
         matrices.poison()
         run(tools.clock.stream)
         tools.gpu.synchronize()
@@ -133,7 +135,7 @@ def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
             wrong.append(f"{kernel.entry} ({kernel.config})")
 
     def line(timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
-        """Bytes, the copy's rate, eager torch's seconds, what is wrong, and a row for each configuration."""
+        """Return bytes, the copy's rate, eager torch's seconds, what is wrong, and a row for each configuration."""
         rows = [
             {
                 "kernel": one.candidate.kernel.entry,
@@ -152,7 +154,7 @@ def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
 
 
 def named(config: Config) -> dict[str, int]:
-    """A configuration as a record holds it."""
+    """Return a configuration as a record holds it."""
     return dict((*config.constants, *config.launch))
 
 
@@ -168,7 +170,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _said(line: Mapping[str, Any]) -> str:
-    """The best, the chosen beside it, and the best that does not shift."""
+    """Return the best, the chosen beside it, and the best that does not shift."""
     rows = line["rows"]
     best = min(rows, key=lambda row: row["seconds"])
     share = line["bytes"] / best["seconds"] / line["copy_bytes_per_s"]
@@ -200,7 +202,7 @@ SEARCH: Search[Shape] = Search(
 
 
 def read(paths: Sequence[Path]) -> list[Found[Geam]]:
-    """The shapes of several records, each once, with what is chosen from today; every third is one to judge by.
+    """Return the shapes of several records, each once, with what is chosen from today; every third is one to judge by.
 
     Shapes are left out of which nothing was measured of what is chosen from today, of any kernel.
 
@@ -228,5 +230,5 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
 
 
 def _measured(config: Config) -> Config:
-    """Without what the register estimate says of resident blocks: that is the model's own business."""
+    """Drop what the register estimate says of resident blocks: that is the model's own business."""
     return config.replace(BLOCKS_PER_SM=0, BLOCKS=0)

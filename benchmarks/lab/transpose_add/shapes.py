@@ -38,12 +38,12 @@ class Shape:
         return 3 * prod((self.batch, self.m, self.n, self.dtype.itemsize))
 
     def record(self) -> dict[str, Any]:
-        """As JSON holds it; :meth:`restored` reads it back."""
+        """Return as JSON holds it; :meth:`restored` reads it back."""
         return {**asdict(self), "dtype": self.dtype.name}
 
     @classmethod
     def restored(cls, record: Mapping[str, Any]) -> Shape:
-        """The shape that a record describes.
+        """Return the shape that a record describes.
 
         >>> Shape.restored(SHAPES[0].record()) == SHAPES[0]
         True

@@ -68,7 +68,7 @@ class Candidate:
 def candidates(
     entries: Sequence[Production[Any]], problem: Gemm | Geam, arch: Arch
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """All legal configurations, those with the fastest calls first, and the reason against each other one."""
+    """Return all legal configurations, those with the fastest calls first, and the reason against each other one."""
     legal, ruled_out = [], {}
     for entry in entries:
         for config in entry.space(problem, arch):
@@ -100,7 +100,7 @@ def _terms(made: Prediction) -> dict[str, float]:
 
 
 def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None:
-    """The rounds in which the GPU computes the tiles of D; None of kernels whose blocks do not make tiles of D.
+    """Return the rounds in which the GPU computes the tiles of D; None of kernels whose blocks do not make tiles of D.
 
     >>> from matmill.arch import get
     >>> from matmill.registry import PRODUCTION
@@ -120,12 +120,12 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
 
 
 def slices(config: Config) -> int:
-    """Split-K slices."""
+    """Count the split-K slices."""
     return config.get("SPLIT_K", 1)
 
 
 def tile(one: Candidate) -> tuple[object, ...]:
-    """What makes up the tile of a configuration; of a kernel without tiles of D all of its constants."""
+    """Return what makes up the tile of a configuration; of a kernel without tiles of D all of its constants."""
     if one.waves is None:
         return one.config.constants
     names = (
@@ -148,18 +148,18 @@ def tile(one: Candidate) -> tuple[object, ...]:
 
 
 def exchanged(one: Candidate) -> int:
-    """1 where A and B are exchanged."""
+    """Return 1 where A and B are exchanged."""
     return one.config.get("EXCHANGED")
 
 
 def copied(config: Config) -> tuple[str, ...]:
-    """The caller's matrices that a configuration repacks."""
+    """Return the caller's matrices that a configuration repacks."""
     names = repacked(config)
     return tuple(sorted("AB"["BA".index(name)] for name in names)) if config.get("EXCHANGED") else names
 
 
 def label(config: Config) -> str:
-    """A configuration of a kernel that computes tiles of D, in words.
+    """Return a configuration of a kernel that computes tiles of D, in words.
 
     ``exchanged`` says that the tile is one of D's transpose, made of B's transpose times A's.
 
@@ -184,7 +184,7 @@ def label(config: Config) -> str:
 
 
 def _of_all_k(config: Config) -> str:
-    """A configuration whose work tiles have all of k; tiles of 16 rows and more are those of warps."""
+    """Return a configuration whose work tiles have all of k; tiles of 16 rows and more are those of warps."""
     products = f"{config['PRODUCTS']} products of " if config["PRODUCTS"] > 1 else ""
     who, threads = ("warps", config["THREADS"] // 32) if config["TM"] >= 16 else ("threads", config["THREADS"])
     stages = "two stages" if config["STAGES"] == 2 else "one stage"
@@ -192,7 +192,7 @@ def _of_all_k(config: Config) -> str:
 
 
 def described(one: Candidate, chosen: Candidate) -> str:
-    """A configuration in words, or the constants in which it differs where it has no tile of its own."""
+    """Return a configuration in words, or the constants in which it differs where it has no tile of its own."""
     same_kernel = one.kernel.entry == chosen.kernel.entry
     if one.waves is not None and (one is chosen or not same_kernel or label(one.config) != label(chosen.config)):
         return label(one.config)

@@ -19,7 +19,7 @@ _WASTED = 0.1
 
 
 def cause(made: Explanation) -> Reason:
-    """What costs most, in words that continue "because", and the seconds that it costs.
+    """Return what costs most, in words that continue "because", and the seconds that it costs.
 
     >>> from matmill.analysis.explain import explain
     >>> from matmill.arch import get
@@ -36,7 +36,7 @@ def cause(made: Explanation) -> Reason:
 
 
 def _causes(made: Explanation) -> Iterator[Reason]:
-    """All that costs time beside the work, with the seconds that each costs."""
+    """Yield all that costs time beside the work, with the seconds that each costs."""
     chosen, problem = made.chosen, made.problem
     yield Reason("the GPU waits for the host", chosen.call_seconds - chosen.seconds)
     if not isinstance(problem, Gemm):
@@ -53,7 +53,7 @@ def _causes(made: Explanation) -> Iterator[Reason]:
 
 
 def _unaligned(problem: Gemm, names: tuple[str, ...]) -> str:
-    """The matrices that are repacked, and what is wrong with them."""
+    """Return the matrices that are repacked, and what is wrong with them."""
     aligns = {"A": problem.a_align, "B": problem.b_align}
     said = " and ".join(names)
     if all(aligns[name] < VECTOR_BYTES for name in names):

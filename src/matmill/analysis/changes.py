@@ -51,7 +51,7 @@ class Change:
 
 
 def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
-    """The changes that save at least :data:`LEAST_GAIN` of a call's time, those that save most first.
+    """Return the changes that save at least :data:`LEAST_GAIN` of a call's time, those that save most first.
 
     Times are the GPU's or the host's, whichever is longer, as calls in a row take (``choose.call_seconds``). Raises
     :class:`~matmill.errors.IllegalConfigError` where no kernel takes the problem as it is.
@@ -75,7 +75,7 @@ def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
 
 
 def _types_joined(made: list[Change]) -> list[Change]:
-    """The changes, with one instead of two for types that take equally long."""
+    """Return the changes, with one instead of two for types that take equally long."""
     types = [change for change in made if change.kind == "dtype"]
     if len(types) != 2 or not isclose(types[0].seconds, types[1].seconds):
         return made
@@ -94,14 +94,14 @@ class _Idea:
 
 
 def _instead(other: _Idea, idea: _Idea, times: float) -> bool:
-    """Whether ``other``, which takes ``times`` as long, is as good as ``idea`` and changes less."""
+    """Tell whether ``other``, which takes ``times`` as long, is as good as ``idea`` and changes less."""
     if idea.kind not in {"alignment", "sizes", "layout"} or times > 1 + _ALIKE:
         return False
     return other.kind == "alignment" if idea.kind == "sizes" != other.kind else other.parts <= idea.parts
 
 
 def _seconds(problem: Gemm, arch: Arch) -> float | None:
-    """Seconds of a call, None where no kernel takes the problem."""
+    """Return seconds of a call, None where no kernel takes the problem."""
     try:
         return _of_call(choose(problem, arch), problem)
     except IllegalConfigError:
@@ -121,14 +121,14 @@ def _row_col(problem: Gemm, name: str) -> tuple[int, int]:
 
 
 def _by_rows(problem: Gemm, name: str) -> bool:
-    """Whether a matrix is contiguous, or nearly so, along its rows."""
+    """Tell whether a matrix is contiguous, or nearly so, along its rows."""
     row, column = _row_col(problem, name)
     rows, columns = _extents(problem, name)
     return rows == 1 or (columns > 1 and abs(column) <= abs(row))
 
 
 def _stored(problem: Gemm, name: str, *, by_rows: bool, multiple: int = 1) -> Gemm:
-    """The problem with one matrix stored anew: contiguous, from an aligned start, in runs of a padded length.
+    """Return the problem with one matrix stored anew: contiguous, from an aligned start, in runs of a padded length.
 
     ``multiple`` is what the distance between runs is a multiple of, in elements.
     """
@@ -161,12 +161,12 @@ def _vector(problem: Gemm, name: str) -> int:
 
 
 def _matrices(problem: Gemm) -> tuple[str, ...]:
-    """The matrices that can be stored in another way by themselves."""
+    """Return the matrices that can be stored in another way by themselves."""
     return ("A", "D") if problem.gram else ("A", "B", "D")
 
 
 def _aligned(problem: Gemm) -> Iterator[_Idea]:
-    """Rows (or columns) on 16 bytes, and on cache lines: of each matrix that has none, and of several such."""
+    """Yield rows (or columns) on 16 bytes, and on cache lines: of each matrix that has none, and of several such."""
     aligns = {"A": problem.a_align, "B": problem.b_align, "D": problem.d_align}
     names = [name for name in _matrices(problem) if aligns[name] < VECTOR_BYTES]
     straddling = [name for name in _matrices(problem) if name != "D" and _pitch(problem, name) % _CACHE_LINE]
@@ -186,18 +186,18 @@ def _aligned(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _pitch(problem: Gemm, name: str) -> int:
-    """Bytes from row to row, or from column to column."""
+    """Count the bytes from row to row, or from column to column."""
     return _row_col(problem, name)[0 if _by_rows(problem, name) else 1] * _itemsize(problem, name)
 
 
 def _listed(names: Sequence[object]) -> str:
-    """Names with commas and an ``and``."""
+    """Return names with commas and an ``and``."""
     *others, last = map(str, names)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _apart(problem: Gemm, changed: Gemm, name: str, *, by_rows: bool) -> str:
-    """How a matrix must be stored for that."""
+    """Say how a matrix must be stored for that."""
     along = 0 if by_rows else 1
     old, new = _row_col(problem, name)[along], _row_col(changed, name)[along]
     if min(map(abs, _row_col(problem, name))) > 1:
@@ -206,7 +206,7 @@ def _apart(problem: Gemm, changed: Gemm, name: str, *, by_rows: bool) -> str:
 
 
 def _resized(problem: Gemm) -> Iterator[_Idea]:
-    """Sizes padded to multiples with zeros: of one extent, and of all."""
+    """Yield sizes padded to multiples with zeros: of one extent, and of all."""
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     for multiple in _MULTIPLES:
         padded = {name: ceil_div(extent, multiple) * multiple for name, extent in extents.items()}
@@ -224,7 +224,7 @@ def _resized(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _transposed(problem: Gemm) -> Iterator[_Idea]:
-    """Each matrix stored along its other dimension."""
+    """Yield each matrix stored along its other dimension."""
     for name in _matrices(problem):
         by_rows = not _by_rows(problem, name)
         if min(_extents(problem, name)) > 1:
@@ -237,7 +237,7 @@ def _transposed(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _typed(problem: Gemm) -> Iterator[_Idea]:
-    """Other element types, and another precision of the same."""
+    """Yield other element types, and another precision of the same."""
     for dtype in _NARROWER.get(problem.dtype, ()):
         changed = replace(problem, dtype=dtype, out_dtype=None, precision="default")
         for name in _matrices(problem):

@@ -44,7 +44,7 @@ class Explanation:
 
 
 def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
-    """What ``problem`` is run with on ``arch``, and why.
+    """Return what ``problem`` is run with on ``arch``, and why.
 
     Raises :class:`~matmill.errors.IllegalConfigError` where no kernel takes it.
 

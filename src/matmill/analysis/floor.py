@@ -34,7 +34,7 @@ class Floor:
 
 
 def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> Floor:
-    """The least time by the data sheet.
+    """Return the least time by the data sheet.
 
     The units are the fastest that multiply such elements. 16-bit elements may be widened for the FMA units. float32
     elements may be split for the tensor cores, into three products for each of theirs, where one of ``configs``

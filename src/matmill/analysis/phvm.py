@@ -107,7 +107,7 @@ class Prediction:
 
 
 def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
-    """The parameters of the arch of that name.
+    """Return the parameters of the arch of that name.
 
     Raises :class:`~matmill.errors.ArgumentError`, naming the arches that have them, where none were measured.
 
@@ -126,7 +126,7 @@ def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
 
 
 def of_measured(arch: Arch, found: Measured, utilization: float = 1.0) -> PhvmParameters:
-    """The parameters of an arch that was probed.
+    """Return the parameters of an arch that was probed.
 
     A probe has no kernel of the paper to take u_SM from, so it is given: ``utilization``, above 0 and at most 1. Raises
     :class:`~matmill.errors.ArgumentError` for another.
@@ -147,7 +147,7 @@ def of_measured(arch: Arch, found: Measured, utilization: float = 1.0) -> PhvmPa
 
 
 def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmParameters:
-    """The parameters with another u_SM. Raises :class:`~matmill.errors.ArgumentError` outside (0, 1]."""
+    """Return the parameters with another u_SM. Raises :class:`~matmill.errors.ArgumentError` outside (0, 1]."""
     if not 0 < utilization <= 1:
         raise ArgumentError(
             argument="utilization",
@@ -159,7 +159,7 @@ def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmPara
 
 
 def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
-    """Every (GS, BS) that the paper allows, by rising GS.
+    """Return every (GS, BS) that the paper allows, by rising GS.
 
     GS * BS is the number of resident threads; BS is a multiple of 32, divides the threads of an SM, and is
     at most 1024.
@@ -175,7 +175,7 @@ def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
 def predict(  # noqa: PLR0917 — the order is that of the field: problem, then launch
     parameters: PhvmParameters, m: int, n: int, k: int, gs: int, bs: int, reading: str | Reading = "corrected"
 ) -> Prediction:
-    """Cycles for E (m, k) @ F (k, n) over ``gs`` blocks of ``bs`` threads, feasible or not.
+    """Return cycles for E (m, k) @ F (k, n) over ``gs`` blocks of ``bs`` threads, feasible or not.
 
     ``reading`` is a name in :data:`READINGS`, or a reading of one's own. Raises
     :class:`~matmill.errors.ArgumentError` for a size below 1 or beyond 64 bits,
@@ -204,12 +204,12 @@ def predict(  # noqa: PLR0917 — the order is that of the field: problem, then 
 def predictions(
     parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected"
 ) -> tuple[Prediction, ...]:
-    """:func:`predict` for every feasible (GS, BS), by rising GS."""
+    """Return :func:`predict` for every feasible (GS, BS), by rising GS."""
     return tuple(predict(parameters, m, n, k, gs, bs, reading) for gs, bs in feasible(parameters))
 
 
 def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected") -> Prediction:
-    """The feasible (GS, BS) with the fewest predicted cycles; of equal ones, that with the fewest blocks.
+    """Return the feasible (GS, BS) with the fewest predicted cycles; of equal ones, that with the fewest blocks.
 
     >>> found = best(PARAMETERS["a100"], 5, 5, 30_000_000)
     >>> found.gs, found.bs
@@ -221,7 +221,7 @@ def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Read
 
 
 def traffic(m: int, n: int, k: int) -> int:
-    """Bytes that PHVM reads in float32: both vectors of k elements for each of the m * n outputs.
+    """Count the bytes that PHVM reads in float32: both vectors of k elements for each of the m * n outputs.
 
     >>> traffic(5, 5, 30_000_000)
     6000000000

@@ -107,11 +107,11 @@ class Tile:
         return None if not self.wm or not self.wn else self.bm // self.wm * (self.bn // self.wn) * WARP
 
     def shared_bytes(self, itemsize: int, stages: int = 1) -> int:
-        """Shared memory that ``stages`` tiles of A and B take, without padding."""
+        """Return shared memory that ``stages`` tiles of A and B take, without padding."""
         return stages * self.bk * (self.bm + self.bn) * itemsize
 
     def sum_registers(self, dtype: DType) -> int | None:
-        """Registers of a thread that its sums alone take, in the type that products of ``dtype`` are summed in."""
+        """Give registers of a thread that its sums alone take, in the type that products of ``dtype`` are summed in."""
         if not self.wm or not self.wn:
             return None
         return -(-self.wm * self.wn * dtype.accumulator.itemsize // (WARP * REGISTER_BYTES))
@@ -137,7 +137,7 @@ class TileBound:
 
 
 def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
-    """All that is known of ``arch``: as ``matmill probe`` measured it, else as S2 did, else by the data sheet.
+    """Return all that is known of ``arch``: as ``matmill probe`` measured it, else as S2 did, else by the data sheet.
 
     >>> from matmill.arch import get
     >>> made = roofs(get("t4"))
@@ -177,7 +177,7 @@ def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
 
 
 def balance(made: Roofs) -> dict[str, float | None]:
-    """FLOP/B at which each peak and each level meet, by ``peak/level``; None where one of both is not known.
+    """Return FLOP/B at which each peak and each level meet, by ``peak/level``; None where one of both is not known.
 
     >>> from matmill.arch import get
     >>> found = balance(roofs(get("t4")))
@@ -194,7 +194,7 @@ def balance(made: Roofs) -> dict[str, float | None]:
 
 
 def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
-    """The fastest units of a GPU for an element type (``tf32`` among them), as a key of :data:`PEAKS`.
+    """Return the fastest units of a GPU for an element type (``tf32`` among them), as a key of :data:`PEAKS`.
 
     Raises :class:`~matmill.errors.ArgumentError` where it has none.
 
@@ -215,7 +215,7 @@ def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
 
 
 def at_rates(problem: Gemm, made: Roofs, unit: str) -> AtRates:
-    """What a product takes at the rates of ``made``: every input read once from DRAM, every output written once.
+    """Return what a product takes at the rates of ``made``: every input read once from DRAM, every output written once.
 
     No bound where the rates are measured ones: a kernel may beat what a probe reached. See :mod:`.floor` for the bound.
 
@@ -234,7 +234,7 @@ def at_rates(problem: Gemm, made: Roofs, unit: str) -> AtRates:
 
 
 def intensity(rows: int, columns: int, itemsize: int) -> float:
-    """FLOP per byte read of a tile of D: 2 R C operations on R + C elements for every step of k.
+    """Return FLOP per byte read of a tile of D: 2 R C operations on R + C elements for every step of k.
 
     >>> round(intensity(256, 128, 2), 1), intensity(256, 256, 2), intensity(64, 64, 2)
     (85.3, 128.0, 32.0)
@@ -243,7 +243,7 @@ def intensity(rows: int, columns: int, itemsize: int) -> float:
 
 
 def mean_bandwidth(made: Roofs, hit_rate: float) -> float | None:
-    """S2's mean of both bandwidths, weighted by the L2 hit rate; None where that of L2 is not known.
+    """Return S2's mean of both bandwidths, weighted by the L2 hit rate; None where that of L2 is not known.
 
     It is more than DRAM can sustain as soon as the misses alone ask more of it than it has: see :func:`tile_bound`.
     """
@@ -253,7 +253,7 @@ def mean_bandwidth(made: Roofs, hit_rate: float) -> float | None:
 
 
 def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: float) -> TileBound:
-    """What keeps a tile shape from more, in the loop over k: the level that takes longest per operation.
+    """Return what keeps a tile shape from more, in the loop over k: the level that takes longest per operation.
 
     ``hit_rate`` is the share of a block's reads that L2 answers. Raises :class:`~matmill.errors.ArgumentError` for
     one outside 0 to 1.
@@ -300,7 +300,7 @@ def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: floa
 
 
 def in_words(name: str) -> str:
-    """A bound as a reader is told it.
+    """Return a bound as a reader is told it.
 
     >>> in_words("dram"), in_words("shared"), in_words("hmma"), in_words("dfma")
     ('memory: DRAM', 'shared memory', 'compute: tensor cores', 'compute: FMA units')
@@ -311,5 +311,5 @@ def in_words(name: str) -> str:
 
 
 def storage(name: str, table: Mapping[str, DType]) -> DType:
-    """How elements of a type of :data:`PEAKS_BY_TYPE` are stored: ``tf32`` as float32."""
+    """Say how elements of a type of :data:`PEAKS_BY_TYPE` are stored: ``tf32`` as float32."""
     return F32 if name == "tf32" else table[name]

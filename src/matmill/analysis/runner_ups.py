@@ -67,7 +67,7 @@ class RunnerUp:
 
 
 def runner_ups(legal: Sequence[Candidate], chosen: Candidate) -> tuple[RunnerUp, ...]:
-    """The best of each other kernel, and of the chosen one the best that differ in one thing, fastest first."""
+    """Return the best of each other kernel, and of the chosen one the best that differ in one thing, fastest first."""
     return tuple(RunnerUp(one, _reasons(one, chosen)) for one in _next_best(legal, chosen))
 
 
@@ -96,7 +96,7 @@ def _next_best(legal: Sequence[Candidate], chosen: Candidate) -> list[Candidate]
 
 
 def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
-    """Why a configuration is slower than the chosen one, what costs most first."""
+    """Say why a configuration is slower than the chosen one, what costs most first."""
     more = one.seconds - chosen.seconds
     if more <= _EQUAL * chosen.seconds:
         if one.launches > chosen.launches:
@@ -122,7 +122,7 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
 
 
 def _said(name: str, one: Candidate, chosen: Candidate) -> str:
-    """What a term that takes longer means."""
+    """Return what a term that takes longer means."""
     config = one.config
     if name == "repack":
         longer = " for longer" if chosen.terms.get("repack") else " first"
@@ -135,7 +135,7 @@ def _said(name: str, one: Candidate, chosen: Candidate) -> str:
 
 
 def _epilogue(config: Config, chosen: Config) -> str:
-    """Why the epilogues of a configuration take longer."""
+    """Say why the epilogues of a configuration take longer."""
     if chosen.get("PINGPONG") and not config.get("PINGPONG"):
         return "epilogues that no other tile's main loop hides"
     if chosen.get("STAGED") and not config.get("STAGED"):
@@ -144,7 +144,7 @@ def _epilogue(config: Config, chosen: Config) -> str:
 
 
 def _loop(one: Candidate, chosen: Candidate) -> str:
-    """Why the main loops of a configuration take longer."""
+    """Say why the main loops of a configuration take longer."""
     said = []
     own, best = one.waves, chosen.waves
     slower = _SLOWER_INSTRUCTION.get((one.kernel.instruction, chosen.kernel.instruction))
@@ -166,7 +166,7 @@ def _loop(one: Candidate, chosen: Candidate) -> str:
 
 
 def _pace(one: Candidate, chosen: Candidate) -> list[str]:
-    """What the k-steps of a configuration spend more cycles on, for each FMA."""
+    """Return what the k-steps of a configuration spend more cycles on, for each FMA."""
 
     def each(candidate: Candidate, name: str) -> float:
         config = candidate.config

@@ -98,7 +98,7 @@ class Limits:
 
 
 def all_reduce(nbytes: int, gpus: int, links: Links = Links()) -> Reduction:
-    """The fastest all_reduce of ``nbytes`` over 2 and more GPUs.
+    """Return the fastest all_reduce of ``nbytes`` over 2 and more GPUs.
 
     >>> all_reduce(1024, 8).protocol, all_reduce(1 << 30, 8).algorithm
     ('LL', 'ring')
@@ -135,7 +135,7 @@ def scaled(
     gpus: int,
     links: Links = Links(),
 ) -> Scaled:
-    """A product of ``k`` terms on ``gpus`` GPUs, where ``local`` predicts the seconds of so many terms on one."""
+    """Give a product of ``k`` terms on ``gpus`` GPUs, where ``local`` predicts the seconds of so many terms on one."""
     part = ceil(k / gpus)
     reduction = all_reduce(nbytes, gpus, links) if gpus > 1 else None
     made = Scaled(gpus, part, local(part), reduction, 1.0)
@@ -143,7 +143,7 @@ def scaled(
 
 
 def limits(local: Callable[[int], float], k: int, nbytes: int, links: Links = Links()) -> Limits:
-    """Where more GPUs stop paying, of 1, 2, 4, ... up to a million."""
+    """Say where more GPUs stop paying, of 1, 2, 4, ... up to a million."""
     curve: list[Scaled] = []
     for power in range(21):
         curve.append(scaled(local, k, nbytes, 1 << power, links))

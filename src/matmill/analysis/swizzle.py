@@ -81,7 +81,7 @@ class Swizzle:
         return self.base + self.bits + abs(self.shift) if self.bits else 0
 
     def __call__(self, offset: Offset) -> Offset:
-        """The offset of the element with that row-major offset."""
+        """Return the offset of the element with that row-major offset."""
         read = offset & self.mask
         return offset ^ (read >> self.shift if self.shift >= 0 else read << -self.shift)
 
@@ -111,7 +111,7 @@ class Layout:
         return self.rows * (self.columns + self.pad) * self.dtype.itemsize
 
     def offset(self, row: Array, column: Array) -> Array:
-        """The offsets of elements, of the shape that ``row`` and ``column`` broadcast to."""
+        """Return the offsets of elements, of the shape that ``row`` and ``column`` broadcast to."""
         if self.panel:
             plain = (column // self.panel * self.rows + row) * self.panel + column % self.panel
         else:
@@ -119,7 +119,7 @@ class Layout:
         return self.swizzle(plain)
 
     def offsets(self) -> Array:
-        """int64[rows, columns]: the offset of every element.
+        """Return int64[rows, columns]: the offset of every element.
 
         >>> from matmill.dtypes import F32
         >>> layout(4, 4, F32, "2,0,2").offsets().tolist()
@@ -142,11 +142,11 @@ class Requests:
     width: int
 
     def first(self, count: int) -> Requests:
-        """The first ``count`` of them."""
+        """Return the first ``count`` of them."""
         return Requests(self.access, self.rows[:count], self.columns[:count], self.active[:count], self.width)
 
     def wavefronts(self, addresses: Array, *, store: bool = False) -> tuple[Array, Array]:
-        """Actual and ideal wavefronts of every request whose lanes go to ``addresses`` (bytes, int64[n, 32])."""
+        """Return actual and ideal wavefronts of every request whose lanes go to ``addresses`` (bytes, int64[n, 32])."""
         if self.access == "ldmatrix":
             return ldmatrix_wavefronts(addresses, _MATRICES)
         return shared_wavefronts(addresses, self.active, self.width, store=store)
@@ -171,7 +171,7 @@ class Cost:
 
 
 def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: str = "swizzle") -> Layout:
-    """The layout that ``text`` names: ``none``, ``pad:N``, ``B,M,S``, ``128B``, ``64B`` or ``32B``.
+    """Return the layout that ``text`` names: ``none``, ``pad:N``, ``B,M,S``, ``128B``, ``64B`` or ``32B``.
 
     Raises :class:`~matmill.errors.ArgumentError` for a matrix that no shared memory holds or that the hardware's mode
     does not take, and for a swizzle that is none or that leaves the matrix.
@@ -200,7 +200,7 @@ def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: 
 
 
 def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
-    """The requests with which warps go over all of a matrix once, by one of :data:`ACCESSES`.
+    """Return the requests with which warps go over all of a matrix once, by one of :data:`ACCESSES`.
 
     Raises :class:`~matmill.errors.UnknownNameError`, and :class:`~matmill.errors.ArgumentError` for a matrix that
     cannot be cut into whole vectors or 8x8 matrices.
@@ -232,7 +232,7 @@ def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
 
 
 def addresses(made: Layout, asked: Requests, argument: str = "swizzle") -> Array:
-    """int64[n, 32]: the byte offset of each lane in ``made``; 0 for idle lanes.
+    """Return int64[n, 32]: the byte offset of each lane in ``made``; 0 for idle lanes.
 
     Raises :class:`~matmill.errors.ArgumentError` where a lane's 16 bytes do not stay together and aligned.
     """
@@ -252,7 +252,7 @@ def addresses(made: Layout, asked: Requests, argument: str = "swizzle") -> Array
 
 
 def cost(made: Layout, access: str) -> Cost:
-    """What an access to all of a matrix costs, request by request.
+    """Return what an access to all of a matrix costs, request by request.
 
     >>> from matmill.dtypes import F16
     >>> [int(cost(layout(64, 64, F16, name), "ldmatrix").actual[0]) for name in ("none", "pad:8", "3,3,3", "128B")]
@@ -263,7 +263,7 @@ def cost(made: Layout, access: str) -> Cost:
 
 
 def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
-    """The smallest swizzle without conflicts, or None where none of up to five bits has none.
+    """Return the smallest swizzle without conflicts, or None where none of up to five bits has none.
 
     Smallest: fewest bits; among those the largest base, which keeps the longest runs together; then the shortest shift.
     A layout without any swizzle has zero bits.
@@ -286,7 +286,7 @@ def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
 
 
 def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
-    """The least padding without conflicts, up to a whole pass of 128 bytes; None where there is none.
+    """Return the least padding without conflicts, up to a whole pass of 128 bytes; None where there is none.
 
     >>> from matmill.dtypes import F16
     >>> smallest_pad(64, 64, F16, "ldmatrix").name
@@ -302,7 +302,7 @@ def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout |
 
 
 def words(made: Layout) -> tuple[Array, Array]:
-    """What each word holds: row and column of its first element, int64[lines, 32] each; -1 for padding.
+    """Return what each word holds: row and column of its first element, int64[lines, 32] each; -1 for padding.
 
     A line is one row of the 32 banks: 128 bytes.
     """
@@ -318,7 +318,7 @@ def words(made: Layout) -> tuple[Array, Array]:
 
 
 def touched(made: Layout, access: str, index: int) -> NDArray[np.bool_]:
-    """bool[lines, 32]: the words that request ``index`` of an access wants."""
+    """Return bool[lines, 32]: the words that request ``index`` of an access wants."""
     asked = requests(made.rows, made.columns, made.dtype, access)
     start = addresses(made, asked)[index][asked.active[index]] // WORD_BYTES
     wanted = np.zeros(-(-made.bytes // PASS_BYTES) * BANKS, dtype=np.bool_)
@@ -332,7 +332,7 @@ def _requests(access: str, rows: Array, columns: Array, active: NDArray[np.bool_
 
 
 def _candidates(elements: int, least_base: int) -> list[Swizzle]:
-    """Swizzles that stay inside a matrix of so many elements, the smallest first."""
+    """Return swizzles that stay inside a matrix of so many elements, the smallest first."""
     found = [Swizzle(0, 0, 0)]
     for bits in range(1, _MOST_BITS + 1):
         for base in range(elements.bit_length(), least_base - 1, -1):
@@ -342,7 +342,7 @@ def _candidates(elements: int, least_base: int) -> list[Swizzle]:
 
 
 def _fits(swizzle: Swizzle, elements: int) -> bool:
-    """Whether a swizzle's bits all number elements of the matrix, and none leaves it."""
+    """Tell whether a swizzle's bits all number elements of the matrix, and none leaves it."""
     if swizzle.bits == 0:
         return True
     moved = swizzle.base + swizzle.bits if swizzle.shift > 0 else swizzle.width
@@ -350,7 +350,7 @@ def _fits(swizzle: Swizzle, elements: int) -> bool:
 
 
 def _hardware(plain: Layout, mode: str) -> Layout:
-    """The matrix in panels of a hardware mode."""
+    """Return the matrix in panels of a hardware mode."""
     span, (bits, base, shift) = MODES[mode]
     size = plain.dtype.itemsize
     if plain.columns * size % span:

@@ -258,7 +258,7 @@ DEFAULT = "h200"
 
 
 def get(name: str, argument: str = "arch") -> Arch:
-    """The arch of that name, or the one that a file ending in ``.json`` describes, see :mod:`matmill.arch.sheet`.
+    """Return the arch of that name, or the one that a file ending in ``.json`` describes (:mod:`matmill.arch.sheet`).
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -274,7 +274,9 @@ def get(name: str, argument: str = "arch") -> Arch:
 
 
 def measured(arch: Arch) -> Measured | None:
-    """What was measured on ``arch``: by this user, else what is shipped, else None. Reads the disk once per model.
+    """Return what was measured on ``arch``: by this user, else what is shipped, else None.
+
+    Reads the disk once per model.
 
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none of :func:`save`.
     """
@@ -282,13 +284,13 @@ def measured(arch: Arch) -> Measured | None:
 
 
 def user_file(arch: Arch) -> Path | None:
-    """Where :func:`measured` looks first for ``arch``, or None where the cache is switched off."""
+    """Say where :func:`measured` looks first for ``arch``, or None where the cache is switched off."""
     folder = cache_dir()
     return None if folder is None else folder / _FOLDER / f"{arch.name}.json"
 
 
 def save(path: Path, arch: Arch, found: Measured) -> None:
-    """Writes the arch file of ``arch``: all of it or, where that fails with an OSError, nothing."""
+    """Write the arch file of ``arch``: all of it or, where that fails with an OSError, nothing."""
     document = {"format": _FORMAT, "arch": arch.name, "title": arch.title, "measured": asdict(found)}
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -303,7 +305,7 @@ def save(path: Path, arch: Arch, found: Measured) -> None:
 
 
 def load(path: Traversable) -> Measured:
-    """What an arch file says.
+    """Return what an arch file says.
 
     Raises :class:`~matmill.errors.ArgumentError` where it was not written by :func:`save`, ``OSError`` where it cannot
     be read.
@@ -340,7 +342,7 @@ def _stored(name: str, folder: Path | None) -> Measured | None:
 
 
 def _why_not(document: Any) -> str | None:
-    """What keeps a JSON document from being an arch file, or None."""
+    """Return what keeps a JSON document from being an arch file, or None."""
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return f"no document of format {_FORMAT}"
     values = document.get("measured")

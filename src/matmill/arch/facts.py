@@ -69,11 +69,11 @@ class Arch:
         return self.capability >= (7, 5)
 
     def peak(self, dtype_name: str) -> float:
-        """Peak FMA rate in FLOP/s for ``float32`` or ``float64``."""
+        """Return peak FMA rate in FLOP/s for ``float32`` or ``float64``."""
         return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
-        """Resident warps over the most the SM can hold, for one kernel's block.
+        """Return resident warps over the most the SM can hold, for one kernel's block.
 
         ``registers`` per thread are allocated in units of 256 per warp; ``shared_bytes`` is static plus dynamic, to
         which the driver adds a reserve on GPUs since Ampere.
@@ -87,7 +87,7 @@ class Arch:
         return blocks * warps / (self.threads_per_sm // 32)
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> tuple[int, tuple[str, ...]]:
-        """Blocks that an SM holds at once, and what keeps it from one more.
+        """Return blocks that an SM holds at once, and what keeps it from one more.
 
         The limits named are of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
         than this. Arguments as of :meth:`occupancy`.
@@ -108,7 +108,7 @@ class Arch:
         return least, tuple(name for name, blocks in allowed.items() if blocks == least)
 
     def carveout(self, blocks: int, shared_bytes: int) -> int | None:
-        """Bytes of shared memory that an SM is set up with for ``blocks`` blocks of ``shared_bytes`` each, or None.
+        """Return the bytes of shared memory that an SM has for ``blocks`` blocks of ``shared_bytes`` each, or None.
 
         Shared memory and the L1 cache are parts of one memory, divided in one of a few ways (CUDA programming guide,
         "Compute Capabilities"). None where there is not enough of it.
@@ -122,7 +122,7 @@ class Arch:
         return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
 
     def l1_bytes(self, carveout: int) -> int:
-        """Bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
+        """Count the bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
 
         >>> from matmill.arch import get
         >>> get("h200").l1_bytes(102_400), get("a100").l1_bytes(0)

@@ -28,7 +28,7 @@ _KINDS = ("float16", "bfloat16", "tf32", "float64")
 
 
 def read_sheet(path: Path, argument: str) -> Arch:
-    """The arch that a file describes. Raises :class:`~matmill.errors.ArgumentError` for what is no such file."""
+    """Return the arch that a file describes. Raises :class:`~matmill.errors.ArgumentError` for what is no such file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def _wrong(argument: str, path: Path, got: str) -> ArgumentError:
 
 
 def _why_not(document: Any) -> str | None:
-    """What keeps a JSON document from being an arch, or None."""
+    """Return what keeps a JSON document from being an arch, or None."""
     if not isinstance(document, dict):
         return "no object"
     known = {one.name: one for one in fields(Arch)}
@@ -71,7 +71,7 @@ def _why_not(document: Any) -> str | None:
 
 
 def _fits(name: str, kind: str, value: Any) -> bool:
-    """Whether a value can be that field's."""
+    """Tell whether a value can be that field's."""
     if name in _WORDS:
         # The name is a part of files' names: of an arch file, for instance.
         return isinstance(value, str) and re.fullmatch(r"[\w.-]+" if name == "name" else r".*\S.*", value) is not None

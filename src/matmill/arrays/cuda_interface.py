@@ -31,7 +31,10 @@ class Facts(NamedTuple):
 
 
 def read(x: object, argument: str) -> Facts:
-    """The interface of an array; raises :class:`~matmill.errors.ArgumentError`, which names the entry at fault."""
+    """Return the interface of an array.
+
+    Raises :class:`~matmill.errors.ArgumentError`, which names the entry at fault.
+    """
     try:
         facts = dict(getattr(x, NAME))
     except Exception as error:
@@ -61,7 +64,7 @@ def read(x: object, argument: str) -> Facts:
 
 
 def malformed(argument: str, got: str, wanted: str) -> ArgumentError:
-    """The error for an entry that is not as the interface's definition has it."""
+    """Return the error for an entry that is not as the interface's definition has it."""
     return ArgumentError(
         argument=argument,
         got=f"a {NAME} with {got}",

@@ -21,7 +21,7 @@ _CURES = {
 
 
 def cure(x: object, argument: str) -> str:
-    """The advice for an argument that is no array.
+    """Return the advice for an argument that is no array.
 
     >>> cure([1.0, 2.0], "a")
     "Convert it first: numpy.asarray(a, dtype='float32')."

@@ -87,7 +87,7 @@ class Tensor(NamedTuple):
 
 
 def read(capsule: object) -> Tensor:
-    """The facts in a capsule, which is left unconsumed: its own destructor will release the memory."""
+    """Return the facts in a capsule, which is left unconsumed: its own destructor will release the memory."""
     readonly = False
     if _is_valid(capsule, _VERSIONED_NAME):
         versioned = _Versioned.from_address(_pointer_of(capsule, _VERSIONED_NAME))
@@ -149,11 +149,11 @@ class Export:
         self._keep, self._wait = keep, wait
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Device type and index."""
+        """Return device type and index."""
         return self._device
 
     def __dlpack__(self, *, stream: int | None = None, **_wishes: object) -> Any:
-        """A capsule; ``max_version`` and the other wishes of newer consumers allow this answer too."""
+        """Return a capsule; ``max_version`` and the other wishes of newer consumers allow this answer too."""
         # None means the default stream, -1 that the consumer takes care of the order.
         if self._wait is not None and stream != -1:
             self._wait(int(stream or 0))

@@ -13,7 +13,7 @@ from matmill.errors import ArgumentError
 
 
 def host_array(name: str, value: object) -> NDArray[Any]:
-    """An array of any library in host memory as a NumPy array that has the same memory.
+    """Return an array of any library in host memory as a NumPy array that has the same memory.
 
     Raises :class:`~matmill.errors.ArgumentError` naming the argument ``name`` for one on a GPU, and what
     :func:`~matmill.arrays.operand.inspect` raises for what is no array.

@@ -67,7 +67,7 @@ _readers: dict[type, Reader] = {}
 
 
 def inspect(x: object, argument: str, stream: int | None = None, dtypes: Table = ELEMENTWISE) -> Operand:
-    """The :class:`Operand` of an array; nothing is copied.
+    """Return the :class:`Operand` of an array; nothing is copied.
 
     ``argument`` is the array's name in messages. ``stream`` is the handle of the CUDA stream the array will be used
     on: a library that tracks its own work (JAX) makes that stream wait for it. ``dtypes`` are the element types wanted.
@@ -118,7 +118,7 @@ def _reader_for(x: object, argument: str) -> Reader:
 
 
 def _speaks(x: object, protocol: str) -> bool:
-    """Whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
+    """Tell whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
     try:
         return hasattr(x, protocol)
     except Exception:  # noqa: BLE001 — the array's own code, which may raise anything
@@ -139,7 +139,7 @@ def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> O
 
 
 def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str, *, readonly: bool) -> Operand:
-    """The operand of host memory that NumPy sees as ``x``."""
+    """Return the operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument, dtypes)
     strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument, library=library)
     # np.matrix and other subclasses change what indexing and products mean.
@@ -150,7 +150,10 @@ def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str
 def _in_elements(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str, *, library: str = ""
 ) -> tuple[int, ...]:
-    """Byte strides in elements; refused where an element's address is no multiple of its size (record fields)."""
+    """Return byte strides in elements.
+
+    Refused where an element's address is no multiple of its size (record fields).
+    """
     size = dtype.itemsize
     if address % size or any(stride % size for stride, extent in zip(strides, shape, strict=True) if extent > 1):
         raise ArgumentError(
@@ -163,7 +166,7 @@ def _in_elements(
 
 
 def _torch_reader(kind: type) -> Reader:
-    """The reader of a class of torch tensors; made on meeting the first one, when torch is loaded."""
+    """Return the reader of a class of torch tensors; made on meeting the first one, when torch is loaded."""
     torch = sys.modules["torch"]
     own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
     if own is not plain:
@@ -211,14 +214,14 @@ def _torch_on_host(x: Any, argument: str, dtype: DType, dtypes: Table) -> Operan
 
 
 def _torch_wrapper(x: Any, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
-    """Of classes that say by ``__torch_dispatch__`` what operations on them mean (FakeTensor, DTensor, ...)."""
+    """Name the class of tensors that say by ``__torch_dispatch__`` what operations mean (FakeTensor, DTensor, ...)."""
     if getattr(x, "is_nested", None) is True:
         raise _indirect(x, argument)
     raise _more_than_memory(argument, f"a {type(x).__name__}, whose class has its own operators", _PLAIN)
 
 
 def _check_unrecorded(x: Any, argument: str) -> None:
-    """Refuses tensors of which torch records what is done with them."""
+    """Refuse tensors of which torch records what is done with them."""
     torch = sys.modules["torch"]
     if x.requires_grad and torch.is_grad_enabled():
         shared = f"Pass {argument}.detach(), which shares its memory"
@@ -233,7 +236,7 @@ def _check_unrecorded(x: Any, argument: str) -> None:
 
 
 def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
-    """Of torch tensors of which torch knows more than these functions would read or write."""
+    """Say what torch knows more of some of its tensors than these functions would read or write."""
     other = "omit out=" if argument == "out" else "use the function of the same name in matmill.torch"
     return ArgumentError(
         argument=argument,
@@ -244,7 +247,7 @@ def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
 
 
 def _indirect(x: Any, argument: str) -> ArgumentError:
-    """Of torch tensors whose values are not the strided elements of their memory."""
+    """Say why the values of some of torch's tensors are not the strided elements of their memory."""
     if x.is_nested:
         return _refusal(argument, "a nested tensor", "a strided tensor", "to_padded_tensor")
     if x.layout is not sys.modules["torch"].strided:
@@ -280,7 +283,7 @@ def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Ta
 
 
 def _device_of(address: int, argument: str) -> int:
-    """The GPU of an address; the interface does not say, the driver does."""
+    """Return the GPU of an address; the interface does not say, the driver does."""
     ordinal = ctypes.c_int()
     try:
         library = load_driver()
@@ -322,7 +325,7 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
 
 
 def _check_present(x: Any, argument: str) -> None:
-    """Refuses arrays of JAX's whose memory is gone."""
+    """Refuse arrays of JAX's whose memory is gone."""
     if getattr(x, "is_deleted", bool)():  # tracers have no such method
         raise ArgumentError(
             argument=argument,
@@ -333,7 +336,7 @@ def _check_present(x: Any, argument: str) -> None:
 
 
 def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:
-    """What an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
+    """Return what an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
     if kind not in dlpack.CUDA:
         raise _unreachable(argument, f"an array on DLPack device type {kind!r}")
     # 1 is DLPack's name for the default stream; 0 would be ambiguous.
@@ -344,7 +347,7 @@ def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.
 
 
 def _host_view(x: Any) -> np.ndarray[Any, Any]:
-    """Host memory that speaks DLPack, as NumPy sees it; bfloat16 too, which NumPy's own reader refuses."""
+    """Return host memory that speaks DLPack, as NumPy sees it; bfloat16 too, which NumPy's own reader refuses."""
     if str(getattr(x, "dtype", "")).rpartition(".")[2] != BF16.name:
         return np.from_dlpack(x)
     tensor = dlpack.read(x.__dlpack__())
@@ -381,7 +384,7 @@ class _Interface:
 
 @lru_cache(maxsize=1024)
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements.
+    """Return row-major strides in elements.
 
     >>> packed_strides((2, 3, 4))
     (12, 4, 1)

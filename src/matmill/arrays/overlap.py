@@ -28,7 +28,7 @@ class _Phantom:
 
 
 def overlaps(x: Operand, y: Operand) -> bool | None:
-    """True where two operands share an element's bytes, False where they do not, None where it would take too long.
+    """Tell whether two operands share an element's bytes; None where finding out would take too long.
 
     The test is exact (a bounded Diophantine problem, solved by ``numpy.shares_memory``) while it is cheap.
     """
@@ -42,7 +42,7 @@ def overlaps(x: Operand, y: Operand) -> bool | None:
 
 
 def mirrors(x: Operand, y: Operand) -> bool:
-    """Whether ``y`` is ``x`` with its last two dimensions swapped, element by element the same memory."""
+    """Tell whether ``y`` is ``x`` with its last two dimensions swapped, element by element the same memory."""
     last = x.shape[-2:]
     return (
         x.address == y.address
@@ -53,7 +53,7 @@ def mirrors(x: Operand, y: Operand) -> bool:
 
 
 def self_overlap(x: Operand) -> bool:
-    """True where two indices of an operand may mean the same element.
+    """Return True where two indices of an operand may mean the same element.
 
     Each dimension, by ascending stride, must step over all that the smaller ones reach. Layouts that interleave without
     touching are refused with the rest; no library makes them.
@@ -70,7 +70,7 @@ def self_overlap(x: Operand) -> bool:
 
 
 def bounds(x: Operand) -> tuple[int, int]:
-    """First and last element of a non-empty operand, in elements from its address."""
+    """Return first and last element of a non-empty operand, in elements from its address."""
     return _reach(x.shape, x.strides)
 
 

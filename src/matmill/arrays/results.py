@@ -64,7 +64,7 @@ ALLOCATE: dict[str, Callable[..., Result]] = {"torch": _torch_empty, "cupy": _cu
 
 
 def _torch_stream(index: int, stream: int) -> AbstractContextManager[Any]:
-    """The context in which the stream with that handle is torch's current one."""
+    """Return the context in which the stream with that handle is torch's current one."""
     cuda = sys.modules["torch"].cuda
     # ExternalStream takes neither name of the default stream: it would make 0 a stream of its own.
     own = cuda.default_stream(index) if stream in {0, 1} else cuda.ExternalStream(stream, device=index)
@@ -73,7 +73,7 @@ def _torch_stream(index: int, stream: int) -> AbstractContextManager[Any]:
 
 
 def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
-    """``array`` in the library of ``like``, on its (host) device."""
+    """Return ``array`` in the library of ``like``, on its (host) device."""
     if operand.library == "numpy":
         return array
     if operand.library == "torch":
@@ -88,12 +88,12 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
 
 
 def makes_results(like: Any, operand: Operand) -> bool:
-    """Whether arrays of the library of ``like`` can be made."""
+    """Tell whether arrays of the library of ``like`` can be made."""
     return operand.library in _NATIVE or hasattr(like, "__array_namespace__")
 
 
 def check_results(like: Any, operand: Operand) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where no array for a result can be made.
+    """Raise :class:`~matmill.errors.ArgumentError` where no array for a result can be made.
 
     On the host there is always one: NumPy's, for libraries that say by no namespace how theirs are made.
     """
@@ -102,7 +102,7 @@ def check_results(like: Any, operand: Operand) -> None:
 
 
 def namespace(like: Any, operand: Operand) -> Any:
-    """The array API namespace of ``like``, whose ``from_dlpack`` and ``asarray`` make arrays of its library."""
+    """Return the array API namespace of ``like``, whose ``from_dlpack`` and ``asarray`` make arrays of its library."""
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__()
     raise ArgumentError(
@@ -114,7 +114,7 @@ def namespace(like: Any, operand: Operand) -> Any:
 
 
 def will_write(array: Any, library: str) -> None:
-    """Tells ``library`` that its ``array`` is about to be written.
+    """Tell ``library`` that its ``array`` is about to be written.
 
     torch counts versions of a tensor, so that a backward pass which saved the old values raises instead of using new
     ones. Raises :class:`~matmill.errors.ReadOnlyError` where torch forbids writing.

@@ -12,7 +12,7 @@ DEFAULT = 0
 
 
 def resolve_stream(stream: object) -> int | None:
-    """The handle of the stream a caller passed, None where none was.
+    """Return the handle of the stream a caller passed, None where none was.
 
     Accepts an int (a ``cudaStream_t``) and any object with ``__cuda_stream__()``, ``cuda_stream`` (torch) or ``ptr``
     (CuPy). Raises :class:`~matmill.errors.ArgumentError` for anything else.
@@ -33,7 +33,7 @@ _VERSION = 0  # of the protocol, the only one so far
 
 
 def _handle(stream: object) -> Any:
-    """What a stream object says its handle is; the object itself where it says nothing."""
+    """Return what a stream object says its handle is; the object itself where it says nothing."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         told = protocol() if callable(protocol) else protocol
@@ -56,7 +56,7 @@ def _no_stream(got: str) -> ArgumentError:
 
 
 def current_stream(library: str, device: int, operand: Operand | None = None) -> int:
-    """The handle of the stream on which ``library`` is enqueueing work for GPU ``device`` now."""
+    """Return the handle of the stream on which ``library`` is enqueueing work for GPU ``device`` now."""
     if library == "torch":
         handle: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device)  # noqa: SLF001 — 0.1 µs; the public way takes 5
         return handle

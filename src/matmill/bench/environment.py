@@ -32,7 +32,7 @@ _QUERY = "name,driver_version,memory.total,memory.free,power.limit,clocks.max.sm
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution, read from its metadata without importing it."""
+    """Return the version of an installed distribution, read from its metadata without importing it."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -40,7 +40,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The CPU's model name as the system gives it."""
+    """Return the CPU's model name as the system gives it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -51,7 +51,9 @@ def cpu_name() -> str:
 
 
 def nvidia_smi() -> list[dict[str, str]] | None:
-    """One record per GPU that the driver's own tool lists; None where the tool is absent, fails or does not answer.
+    """Return one record per GPU that the driver's own tool lists.
+
+    None where the tool is absent, fails or does not answer.
 
     The tool runs as a child process with a time limit: a driver in trouble can block its callers for good.
     """
@@ -69,7 +71,7 @@ def nvidia_smi() -> list[dict[str, str]] | None:
 
 
 def describe(*, gpu: bool) -> dict[str, object]:
-    """The environment of a result. ``gpu`` says whether the run used one; only then is the driver asked."""
+    """Return the environment of a result. ``gpu`` says whether the run used one; only then is the driver asked."""
     major, minor = compiler_version()
     packages = {name: found for name in PACKAGES if (found := installed_version(name)) is not None}
     described: dict[str, object] = {

@@ -9,4 +9,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(_label: str, _done: int, _total: int) -> None:
-    """The report of a run that shows none."""
+    """Show no progress."""

@@ -40,7 +40,7 @@ _UNSAID: dict[type[BaseException], str] = {KeyboardInterrupt: "interrupted", Mem
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line (``sys.argv`` where none is given) and returns its exit code."""
+    """Run one command line (``sys.argv`` where none is given) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with patient_streams():
         code = _code_of(lambda: _run(arguments))
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _code_of(action: Callable[[], int | None]) -> int:
-    """The exit code of an action; says what is wrong where it fails."""
+    """Return the exit code of an action; says what is wrong where it fails."""
     try:
         return action() or OK
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help asked for

@@ -11,7 +11,7 @@ from matmill.settings import cache_dir
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "cache", help="show or clear the compiled kernels on disk", description="Show or clear the compile cache."
     )
@@ -19,7 +19,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows or clears the cache."""
+    """Show or clear the cache."""
     folder = cache_dir()
     if folder is None:
         sys.stdout.write("The cache is off (MATMILL_CACHE).\n")

@@ -35,7 +35,7 @@ PLAIN_WIDTH = 100
 
 
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
-    """The console of stdout or ``file``: colour on a terminal unless NO_COLOR asks for none, plain text elsewhere."""
+    """Give console of stdout or ``file``: colour on a terminal unless NO_COLOR asks for none, plain text elsewhere."""
     to = file or sys.stdout
     if width is None and not to.isatty():
         width = PLAIN_WIDTH
@@ -43,7 +43,7 @@ def output(file: TextIO | None = None, width: int | None = None) -> Console:
 
 
 def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
-    """Prints tables and text on stdout, or into ``file``.
+    """Print tables and text on stdout, or into ``file``.
 
     A table wider than the terminal is still printed whole, and the terminal wraps its lines: no figure is cut short.
     """
@@ -60,7 +60,7 @@ def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
 
 
 def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of ``columns`` as (heading, ``left`` or ``right``), each as wide as its widest cell."""
+    """Return a table of ``columns`` as (heading, ``left`` or ``right``), each as wide as its widest cell."""
     built = Table(
         title=title,
         box=SIMPLE_HEAD,
@@ -76,7 +76,7 @@ def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequenc
 
 
 def show_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -88,7 +88,7 @@ def answer(
     plot: Path | None,
     draw: Callable[[Path], object],
 ) -> None:
-    """Says what a command found: one JSON document, or ``parts``; then draws it into ``plot``, where one is named."""
+    """Say what a command found: one JSON document, or ``parts``; then draws it into ``plot``, where one is named."""
     if as_json:
         show_json(document)
     else:
@@ -106,7 +106,7 @@ _MINUTES = 100
 
 
 def say_how_long(seconds: float) -> None:
-    """Tells stderr, before an emulation of more than ten seconds, roughly how long it takes."""
+    """Tell stderr, before an emulation of more than ten seconds, roughly how long it takes."""
     if seconds > _EVERY:
         said = f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
         sys.stderr.write(f"matmill: the emulator takes roughly {said} for this on one core\n")
@@ -120,7 +120,7 @@ class _Lines:
         self._start = self._last = time.monotonic()
 
     def say(self, words: str) -> None:
-        """Writes a line, unless the last one, or the start, is too near."""
+        """Write a line, unless the last one, or the start, is too near."""
         now = time.monotonic()
         if now - self._last >= _EVERY:
             sys.stderr.write(f"matmill: {now - self._start:.0f} s: {words}\n")
@@ -130,7 +130,7 @@ class _Lines:
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """A progress report for a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
+    """Return a progress report for a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
     if not sys.stderr.isatty():
         lines = _Lines()
 
@@ -152,7 +152,9 @@ def progress() -> Iterator[Report]:
 
 @contextmanager
 def transferring() -> Iterator[Callable[[int, int], None]]:
-    """A report of bytes done and bytes in all on stderr: a bar where that is a terminal, else a line now and then.
+    """Return a report of bytes done and bytes in all on stderr.
+
+    A bar where that is a terminal, else a line now and then.
 
     The bar appears with the first report: a product that is not streamed has none.
     """

@@ -45,7 +45,7 @@ class Line:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
         help="what is installed, which GPU, which compiler, and what to do about what is missing",
@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examines the machine and prints the findings."""
+    """Examine the machine and print the findings."""
     found = examine()
     if args.json:
         show_json(found)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """All findings as one record; ``ok`` where kernels compile, which is all that the emulator needs."""
+    """Return all findings as one record; ``ok`` where kernels compile, which is all that the emulator needs."""
     compiler = ask("compiler")
     gpu = ask("gpu")
     packages = {name: installed_version(name) for name in (*PACKAGES, *OPTIONAL)}
@@ -91,7 +91,7 @@ def examine() -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[Line]:
-    """The findings in the order and words in which people read them."""
+    """Return the findings in the order and words in which people read them."""
     return [
         Line("matmill", found["matmill"]),
         Line("python", f"{found['python']} ({found['executable']})"),

@@ -17,7 +17,7 @@ _CHILD = "from matmill.cli import doctor_child as d; d.answer()"
 
 
 def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
-    """The answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
+    """Give answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
     try:
         done = run_in_child(_CHILD, question, patience=patience)
     except subprocess.TimeoutExpired:
@@ -30,7 +30,7 @@ def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
 
 
 def answer() -> None:
-    """The child's side: answers the question in ``sys.argv[2]`` with one line of JSON."""
+    """Answer the question in ``sys.argv[2]`` with one line of JSON: the child's side."""
     try:
         found = QUESTIONS[sys.argv[2]]()
     except (MatmillError, ImportError, OSError, RuntimeError) as error:
@@ -39,7 +39,7 @@ def answer() -> None:
 
 
 def _compiler() -> dict[str, Any]:
-    """NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
+    """Report NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
     os.environ["MATMILL_CACHE"] = "off"
     from matmill.jit.compile import compile_source  # noqa: PLC0415 — NVRTC may be broken
     from matmill.jit.nvrtc import compiler_version, targets  # noqa: PLC0415 — the same
@@ -54,7 +54,7 @@ def _compiler() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """The first GPU's facts, or the reason that there is none."""
+    """Return the first GPU's facts, or the reason that there is none."""
     from matmill.runtime import gpu  # noqa: PLC0415 — the driver's bindings may be broken
 
     reason = gpu.unavailable()

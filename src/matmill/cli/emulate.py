@@ -40,7 +40,7 @@ _BULK = (("bulk loads", "bulk_loads", "bulk_load_sectors"), ("stores", "bulk_sto
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "emulate",
         help="run any CUDA C++ or PTX kernel without a GPU",
@@ -118,7 +118,7 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Emulates, writes files, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
+    """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.testing.kernel import Settings, load  # noqa: PLC0415 — other commands should not pay for these
 
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
@@ -165,7 +165,7 @@ def _file(path: Path) -> Path:
 
 
 def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> None:
-    """The report as a page, and as SARIF, where they are asked for."""
+    """Write the report as a page, and as SARIF, where they are asked for."""
     if html is not None:
         from matmill.page.launch import page  # noqa: PLC0415 — see run
 
@@ -177,7 +177,7 @@ def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> 
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    """NVRTC's options: definitions, the standard, and any other."""
+    """Return NVRTC's options: definitions, the standard, and any other."""
     standard = [f"-std={args.std}"] if args.std else []
     return [*standard, *(f"-D{each}" for each in args.define), *args.option]
 
@@ -208,7 +208,7 @@ def _values(texts: Sequence[str], kernel: Kernel, files: Files) -> list[Value | 
 
 
 def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
-    """Number the arguments, and members of structs as in "2.1"."""
+    """Name the arguments by their numbers, and members of structs as in "2.1"."""
     named: dict[str, Value] = {}
     for index, each in enumerate(values):
         named |= (
@@ -242,7 +242,7 @@ def _output(path: Path, name: str, each: Value) -> dict[str, Any]:
 
 
 def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    """The report for people, behind what the kernel prints."""
+    """Yield the report for people, behind what the kernel prints."""
     if report.printed:
         yield Text(report.printed.removesuffix("\n"))
     for line in report.text(width=_CODE_WIDTH):
@@ -255,7 +255,7 @@ def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[Rend
 
 
 def _shown_counts(report: LaunchReport) -> Iterator[RenderableType]:
-    """All counts that are not 0, then the memory traffic of each line."""
+    """Yield all counts that are not 0, then the memory traffic of each line."""
     from matmill.testing.report import clipped, counted  # noqa: PLC0415 — see run
 
     counts = counted(report.counters.as_dict())
@@ -284,6 +284,6 @@ def _shown_counts(report: LaunchReport) -> Iterator[RenderableType]:
 
 
 def _by_number(location: str) -> tuple[str, int]:
-    """What sorts "k.cu:9" before "k.cu:10"."""
+    """Return what sorts "k.cu:9" before "k.cu:10"."""
     number = re.search(r"\d+$", location)
     return (location[: number.start()], int(number[0])) if number else (location, 0)

@@ -137,7 +137,10 @@ def _wrong(text: str, position: _Position) -> ArgumentError:
 
 
 def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:
-    """``text`` as a value of the type ``kind``; integers may be given as unsigned or signed, or in hexadecimal."""
+    """Return ``text`` as a value of the type ``kind``.
+
+    Integers may be given as unsigned or signed, or in hexadecimal.
+    """
     dtype = TYPES[kind]
     try:
         if kind[0] in "iu":
@@ -173,7 +176,7 @@ def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[in
 
 
 def _random(text: str, rest: str, position: _Position) -> Array:
-    """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is the position unless given."""
+    """Draw floats uniform in [-1, 1), integers of their whole range; the seed is the position unless given."""
     parts = rest.split(":")
     seed = position.seed
     if len(parts) == 3 and parts[2].isdigit():

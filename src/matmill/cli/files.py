@@ -34,7 +34,7 @@ _TWO_BYTES = (np.dtype("V2"), np.dtype(np.uint16))
 
 
 def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "float32 or float64") -> NDArray[Any]:
-    """A ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is made).
+    """Return a ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is made).
 
     ``dtype`` is the type of elements that the user says the file has: elements of two bytes without a type, or of
     uint16, are taken for it. Raises :class:`~matmill.errors.ArgumentError`; ``wanted`` are the types in its words.
@@ -60,7 +60,7 @@ def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "f
 
 
 def _mapped(path: Path, file: BinaryIO) -> NDArray[Any]:
-    """The array of a file, once its header has been held against its size: memory is never made for what is not there.
+    """Read the array of a file whose header fits its size: memory is never made for what is not there.
 
     Raises ``ValueError``, and what else NumPy does for headers that are none.
     """
@@ -108,7 +108,7 @@ def _not_npy(path: Path, argument: str, got: str, wanted: str) -> ArgumentError:
 
 
 def save(path: Path, array: NDArray[Any]) -> None:
-    """Writes a ``.npy`` file beside its final name and moves it there, so that no reader sees half of it."""
+    """Write a ``.npy`` file beside its final name and move it there, so that no reader sees half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     temporary = Path(name)
     try:

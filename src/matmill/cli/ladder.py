@@ -31,7 +31,7 @@ _SHARED = ("case", "dtype", "sweep")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ladder",
         help="run the rungs of a ladder, checked and counted, and timed where there is a GPU",
@@ -75,7 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs a ladder and shows the result; 1 where a row is wrong."""
+    """Run a ladder and show the result; 1 where a row is wrong."""
     if args.list:
         output().print(tables.listing({name: ladder.rungs for name, ladder in LADDERS.items()}))
         return 0
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
-    """Runs a ladder at every size of ``--sweep`` and shows the rates; 1 where a row is wrong."""
+    """Run a ladder at every size of ``--sweep`` and show the rates; 1 where a row is wrong."""
     _refuse(args, _ladder(args.ladder))
     sizes = ladder_sweep.sizes(args.sweep)
     ladder_sweep.check(args, _on(args.on))
@@ -102,7 +102,7 @@ def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
 
 
 def _run(args: argparse.Namespace) -> Outcome:
-    """The outcome of the run that the arguments describe."""
+    """Return the outcome of the run that the arguments describe."""
     ladder, on = _ladder(args.ladder), _on(args.on)
     arch = get(args.arch, "--arch") if args.arch is not None else None
     picked = pick(ladder.rows, args.rungs)
@@ -129,19 +129,19 @@ def _run(args: argparse.Namespace) -> Outcome:
 
 
 def _takers(option: str) -> list[str]:
-    """The ladders that take an option which not all ladders take."""
+    """Return the ladders that take an option which not all ladders take."""
     own = {ladder.name: {each.name for each in ladder.own} for ladder in LADDERS.values()}
     return sorted(name for name, ladder in LADDERS.items() if option in ladder.options | own[name])
 
 
 def _said(option: str) -> str:
-    """These ladders, in words."""
+    """Return these ladders, in words."""
     *others, last = _takers(option)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _refuse(args: argparse.Namespace, ladder: Ladder[Any]) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where an option of other ladders is given to this one."""
+    """Raise :class:`~matmill.errors.ArgumentError` where an option of other ladders is given to this one."""
     for option in (*_SHARED, *(each.name for other in LADDERS.values() for each in other.own)):
         takers = _takers(option)
         if getattr(args, option) is not None and ladder.name not in takers:
@@ -167,7 +167,7 @@ def _ladder(name: str | None) -> Ladder[Any]:
 
 
 def _on(name: str) -> On:
-    """``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` where a GPU is demanded and absent."""
+    """Return ``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` where a GPU is demanded and absent."""
     if name not in ON:
         raise unknown_name("--on", name, ON)
     if name == "emulator":

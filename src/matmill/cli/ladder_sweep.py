@@ -18,7 +18,7 @@ from matmill.ladders.runner.sweep import Curve, Sweep, doubling
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """The sizes that ``LOW..HIGH`` names: LOW, twice that, and so on up to HIGH.
+    """Return the sizes that ``LOW..HIGH`` names: LOW, twice that, and so on up to HIGH.
 
     >>> sizes("512..2048")
     (512, 1024, 2048)
@@ -39,7 +39,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def check(args: argparse.Namespace, on: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where a sweep cannot be what was meant."""
+    """Raise :class:`~matmill.errors.ArgumentError` where a sweep cannot be what was meant."""
     named = next((name for name in ("m", "n", "k") if getattr(args, name) is not None), None)
     if named is not None:
         raise ArgumentError(
@@ -58,7 +58,7 @@ def check(args: argparse.Namespace, on: str) -> None:
 
 
 def report(sweep: Sweep) -> Iterable[RenderableType]:
-    """The rates as a table, a line per rung or library, and all that a reader must know besides."""
+    """Yield the rates as a table, a line per rung or library, and all that a reader must know besides."""
     first, subject = sweep.first, sweep.first.subject
     title = f"{first.ladder}: {subject.unit} at m = n = k, {first.problem.dtype.name}, {first.arch.title}"
     columns = [("rung", "left"), *((str(n), "right") for n in sweep.sizes)]

@@ -37,7 +37,7 @@ _COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     lanes = "; ".join(f"{name}: {meaning}" for name, meaning in ACCESSES.items())
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "layout",
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows one layout: the one named or, with ``--search`` alone, the one found."""
+    """Show one layout: the one named or, with ``--search`` alone, the one found."""
     plot = plot_file(args.plot)
     rows, columns = _shape(args.shape)
     dtype = ELEMENTWISE[long_name(args.dtype)]
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shape(text: str) -> tuple[int, int]:
-    """Rows and columns.
+    """Return rows and columns.
 
     >>> _shape("64x32")
     (64, 32)
@@ -125,7 +125,7 @@ def _record(made: Layout, access: str, priced: Cost) -> dict[str, Any]:
 
 
 def _report(made: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
-    """The picture, and the figures under it."""
+    """Yield the picture, and the figures under it."""
     title = f"{made.rows}x{made.columns} {made.dtype.name}, {made.name}, {made.bytes} bytes of shared memory"
     yield Text(title, style="bold")
     yield from _picture(made, access, priced.worst)
@@ -143,7 +143,7 @@ def _report(made: Layout, access: str, priced: Cost, record: dict[str, Any]) -> 
 
 
 def _said(found: dict[str, Any]) -> str:
-    """What the search found, in words."""
+    """Return what the search found, in words."""
     swizzle, pad = found["swizzle"], found["pad"]
     if swizzle == "0,0,0":
         return "search: the plain layout has no conflicts"
@@ -152,7 +152,10 @@ def _said(found: dict[str, Any]) -> str:
 
 
 def _picture(made: Layout, access: str, index: int) -> Iterable[Text]:
-    """Lines of 128 bytes: the column of the first element in each word; words of the access reversed, or starred."""
+    """Yield lines of 128 bytes: the column of the first element in each word.
+
+    Words of the access reversed, or starred.
+    """
     rows, columns = words(made)
     wanted = touched(made, access, index)
     lines = min(LINES, len(rows))

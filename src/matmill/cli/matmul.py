@@ -17,7 +17,7 @@ from matmill.problem import Gemm
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "matmul",
         help="multiply two .npy files",
@@ -30,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Multiplies, writes the file, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
+    """Multiply, write the file, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.ops import matmul  # noqa: PLC0415 — other commands should not pay for its import
 
     read = reader(args)

@@ -42,7 +42,7 @@ _GEMM = Production(GEMM, space, gemm_cost.explain)
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the arguments of the command and of each model."""
+    """Declare the arguments of the command and of each model."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "model",
         help="what a cost model predicts for every choice it has, and why it takes the one it does",
@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows the model that the arguments name."""
+    """Show the model that the arguments name."""
     return {"phvm": _run_phvm, "gemm": _run_gemm, "scale": run_scale}[args.model](args)
 
 
@@ -138,7 +138,10 @@ def _run_phvm(args: argparse.Namespace) -> int:
 
 
 def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmParameters:
-    """The paper's parameters where it has some, else those that a probe measured; ``utilization`` in place of u_SM."""
+    """Return the paper's parameters where it has some, else those that a probe measured.
+
+    ``utilization`` in place of u_SM.
+    """
     found = None if arch.name in phvm_cost.PARAMETERS else arches.measured(arch)
     if found is not None:
         return phvm_cost.of_measured(arch, found, 1.0 if utilization is None else utilization)
@@ -147,7 +150,7 @@ def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmPar
 
 
 def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterable[RenderableType]:
-    """The table of launches and what a reader must know besides."""
+    """Yield the table of launches and what a reader must know besides."""
     p, best = record["problem"], record["best"]
     least = min(row["cycles"] for row in record["rows"])
     columns = [(name, "right") for name in ("GS", "BS", "cycles", "time", "above least", "case")]
@@ -218,7 +221,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
 
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """What is drawn of the legal tile shapes."""
+    """Return what is drawn of the legal tile shapes."""
     legal = [row for row in rows if row["ruled_out"] is None]
     return [
         Bar(
@@ -233,7 +236,7 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
 
 
 def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
-    """Every tile shape considered: its terms where it is legal, the reason against it where it is not.
+    """Return every tile shape considered: its terms where it is legal, the reason against it where it is not.
 
     Raises :class:`~matmill.errors.ArgumentError`, with the reasons, where none is legal.
     """
@@ -271,7 +274,7 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
 
 
 def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> Iterable[RenderableType]:
-    """The table of tile shapes, the model's sum, and the reasons against those ruled out."""
+    """Yield the table of tile shapes, the model's sum, and the reasons against those ruled out."""
     legal = [row for row in rows if row["ruled_out"] is None]
     least = min(row["seconds"] for row in legal)
     columns = [

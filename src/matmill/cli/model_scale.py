@@ -31,7 +31,7 @@ _MOST_GPUS = 1 << 20
 
 
 def add_scale(models: Subparsers) -> None:
-    """Declares the model's arguments."""
+    """Declare the model's arguments."""
     add = models.add_parser(
         "scale",
         help="a product whose k is distributed over many GPUs: local time, all_reduce, efficiency",
@@ -54,7 +54,7 @@ def add_scale(models: Subparsers) -> None:
 
 
 def run_scale(args: argparse.Namespace) -> int:
-    """Shows what the model predicts."""
+    """Show what the model predicts."""
     arch = arches.get(args.arch, "--arch")
     if args.dtype not in ALL:
         raise unknown_name("--dtype", args.dtype, ALL)
@@ -109,7 +109,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _local(m: int, n: int, dtype: DType, arch: Arch, *, gram: bool) -> Callable[[int], float]:
-    """Predicted seconds of so many terms on one GPU."""
+    """Return predicted seconds of so many terms on one GPU."""
 
     def product(k: int) -> Gemm:
         return Gemm(m=m, n=n, k=k, dtype=dtype, gram=gram)

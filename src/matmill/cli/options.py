@@ -24,7 +24,7 @@ _MOST_SECONDS = 1e9
 
 
 def size(text: str) -> int:
-    """A positive whole number below 2**63, ``5e7`` included.
+    """Return a positive whole number below 2**63, ``5e7`` included.
 
     >>> size("4096"), size("5e7")
     (4096, 50000000)
@@ -40,7 +40,7 @@ def size(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time in seconds, more than 0.
+    """Return a time in seconds, more than 0.
 
     >>> seconds("1.93e-4")
     0.000193
@@ -56,7 +56,7 @@ def seconds(text: str) -> float:
 
 
 def seed_value(text: str) -> int:
-    """A seed: a whole number, zero included.
+    """Return a seed: a whole number, zero included.
 
     >>> seed_value("0")
     0
@@ -68,12 +68,12 @@ def seed_value(text: str) -> int:
 
 
 def seed(given: int | None) -> int:
-    """The seed given, or a fresh one."""
+    """Return the seed given, or a fresh one."""
     return secrets.randbits(32) if given is None else given
 
 
 def plot_file(text: str | None) -> Path | None:
-    """Where a plot goes, checked before a long run: known suffix, existing folder, matplotlib installed."""
+    """Say where a plot goes, checked before a long run: known suffix, existing folder, matplotlib installed."""
     if text is None:
         return None
     path = Path(text)
@@ -96,7 +96,7 @@ def plot_file(text: str | None) -> Path | None:
 
 
 def writable(path: Path, argument: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where no file can be written at ``path``: told before the work."""
+    """Raise :class:`~matmill.errors.ArgumentError` where no file can be written at ``path``: told before the work."""
     if path.is_dir():
         got, wanted, fix = f"{str(path)!r}, which is a folder", "a file name", "Add a name to it."
     elif not path.parent.is_dir():

@@ -48,7 +48,7 @@ _TITLES = {
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "probe",
         help="measure the GPU's latencies, bandwidths and rates, and keep them for the cost models",
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Probes the first GPU; code 3 where there is none."""
+    """Probe the first GPU; code 3 where there is none."""
     if args.out is not None:
         writable(args.out, "--out")
     reason = gpu.unavailable()
@@ -99,7 +99,7 @@ def _default(arch: Arch) -> Path:
 
 
 def _report(found: Probed, path: Path) -> Iterable[RenderableType]:
-    """The table of figures and where they were kept."""
+    """Yield the table of figures and where they were kept."""
     sheet = data_sheet(found.arch)
     columns = [("", "left"), *((name, "right") for name in ("measured", "least", "greatest", "data sheet", "share"))]
     rows = [
@@ -120,7 +120,7 @@ def _cells(name: str, found: Spread, sheet: float | None) -> list[str]:
 
 
 def _said(name: str, value: float) -> str:
-    """A figure with its unit, which its name tells."""
+    """Return a figure with its unit, which its name tells."""
     if name.startswith("sigma"):
         return f"{units.digits(value)} cycles"
     if name.endswith("_seconds"):

@@ -32,7 +32,7 @@ _WORTH_REPEATING = 2.0
 
 
 def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[Any], float | None]:
-    """The product and the seconds that it took, None for the emulator, whose time says nothing."""
+    """Return the product and the seconds that it took, None for the emulator, whose time says nothing."""
 
     def once() -> tuple[NDArray[Any], float]:
         start = time.perf_counter()
@@ -46,7 +46,7 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options that both commands share."""
+    """Declare the options that both commands share."""
     add = parser.add_argument
     add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes; no input's file")
     add(
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
-    """What reads the command's files, whose elements are of the type that ``--dtype`` names.
+    """Return what reads the command's files, whose elements are of the type that ``--dtype`` names.
 
     Raises :class:`~matmill.errors.ArgumentError` where ``--out`` cannot be written; what is given, where a file is no
     such array, or is ``--out`` itself.
@@ -103,7 +103,7 @@ _FMA_SECONDS, _ELEMENT_SECONDS = 1.1e-8, 3e-7
 def run_product(
     args: argparse.Namespace, factors: tuple[NDArray[Any], ...], c: NDArray[Any] | None, product: Product
 ) -> Run:
-    """Calls ``product`` with C and the shared options, and times it; ``factors`` are the arrays that it multiplies."""
+    """Call ``product`` with C and the shared options, and time it; ``factors`` are the arrays that it multiplies."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
     if executor == "emulator":
@@ -114,7 +114,7 @@ def run_product(
 
 
 def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool = False) -> int:
-    """Writes the product into its file, prints the report and gives the exit code.
+    """Write the product into its file, print the report and give the exit code.
 
     The report is one JSON document with ``args.json``, else a table, whose rate is that of bytes with ``by_bytes`` and
     else of arithmetic. Raises ``OSError``.
@@ -169,7 +169,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
 
 
 def _configs(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """What a GPU would run a product with, as far as a kernel takes it."""
+    """Return what a GPU would run a product with, as far as a kernel takes it."""
     if not problem.flops:
         return ()
     try:

@@ -32,7 +32,7 @@ _MOST_REGISTERS = 255
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "roofline",
         help="a GPU's peaks and bandwidths, where they balance, and what bounds a product or a tile shape",
@@ -58,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows the roofline and what the product and the tile named meet."""
+    """Show the roofline and what the product and the tile named meet."""
     plot = plot_file(args.plot)
     arch = arches.get(args.arch, "--arch")
     made = cost.roofs(arch, arches.measured(arch))
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dtype(text: str | None, made: Roofs) -> str:
-    """The element type named, long or short, else the default."""
+    """Return the element type named, long or short, else the default."""
     if text is None:
         return "float16" if "hmma" in made.peaks else "float32"
     return long_name(text, cost.PEAKS_BY_TYPE)
@@ -129,7 +129,7 @@ def _problem(args: argparse.Namespace, name: str) -> Gemm | None:
 
 
 def _tile(block: str | None, warp: str | None) -> Tile | None:
-    """The tile that both options name."""
+    """Return the tile that both options name."""
     if block is None:
         if warp is not None:
             raise ArgumentError(
@@ -156,7 +156,7 @@ def _numbers(text: str, argument: str, form: str, count: int) -> list[int]:
 
 
 def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
-    """What the cost models choose for a product, or why they choose nothing."""
+    """Return what the cost models choose for a product, or why they choose nothing."""
     if not arch.compiles:
         return f"no kernel compiles for the {arch.title}"
     try:
@@ -166,7 +166,7 @@ def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
 
 
 def _chosen(choice: Choice[Gemm] | str, problem: Gemm, made: Roofs, hit_rate: float) -> dict[str, Any]:
-    """The production kernel's constants for a product, and what its tile meets; or why there is none."""
+    """Return the production kernel's constants for a product, and what its tile meets; or why there is none."""
     if isinstance(choice, str):
         return {"kernel": None, "why": choice}
     config = choice.kernel.config
@@ -184,7 +184,7 @@ def _chosen(choice: Choice[Gemm] | str, problem: Gemm, made: Roofs, hit_rate: fl
 
 
 def _units_of(choice: Choice[Gemm], problem: Gemm, made: Roofs) -> tuple[str, Roofs]:
-    """The units that a kernel multiplies with, and the roofs that hold for it."""
+    """Return the units that a kernel multiplies with, and the roofs that hold for it."""
     if choice.kernel.instruction == "fma":
         return ("dfma" if problem.dtype is F64 else "ffma"), made
     unit = cost.unit_for(made, "tf32" if problem.precision == "tf32" else problem.dtype.name)
@@ -196,7 +196,7 @@ def _units_of(choice: Choice[Gemm], problem: Gemm, made: Roofs) -> tuple[str, Ro
 
 
 def _tile_of(config: Config) -> Tile | None:
-    """The tile that a kernel's constants describe, or None for a kernel that has no tiles of D."""
+    """Return the tile that a kernel's constants describe, or None for a kernel that has no tiles of D."""
     values = dict(config.constants)
     if not {"BM", "BN", "BK"} <= values.keys():
         return None
@@ -207,7 +207,7 @@ def _tile_of(config: Config) -> Tile | None:
 
 
 def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int | None) -> dict[str, Any]:
-    """Blocks that an SM holds and what limits them; what keeps the tile from running at all."""
+    """Return blocks that an SM holds and what limits them; what keeps the tile from running at all."""
     shared = tile.shared_bytes(dtype.itemsize, stages)
     threads, sums = tile.threads, tile.sum_registers(dtype)
     found: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
@@ -265,7 +265,7 @@ def _tile_record(tile: Tile, found: TileBound, hit_rate: float) -> dict[str, Any
 
 
 def _figures(made: Roofs) -> Iterable[RenderableType]:
-    """The figures with their sources, and the balance points."""
+    """Yield the figures with their sources, and the balance points."""
     known = [(PEAKS[name], figure, "FLOP/s") for name, figure in made.peaks.items()]
     known += [(LEVELS[name], figure, "B/s") for name, figure in made.levels.items()]
     rows = [
@@ -295,7 +295,7 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
 def _problem_said(
     problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any]
 ) -> Iterable[RenderableType]:
-    """What bounds the product, what the rates above allow, and what its kernel's constants meet."""
+    """Yield what bounds the product, what the rates above allow, and what its kernel's constants meet."""
     yield Text()
     yield Text(f"{problem.m}x{problem.n}x{problem.k} {name}", style="bold")
     yield Text(
@@ -320,14 +320,14 @@ def _problem_said(
 
 
 def _measured_said(problem: Gemm, least: Floor, seconds: float) -> Text:
-    """What somebody measured, beside the bound."""
+    """Return what somebody measured, beside the bound."""
     return Text(f"measured: {_at(problem, seconds)}, {units.digits(seconds / least.seconds)} times the least")
 
 
 def _points(  # noqa: PLR0917 — all of one product
     problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any], measured: float | None
 ) -> list[Point]:
-    """The product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
+    """Give the product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
     sizes = f"{problem.m}x{problem.n}x{problem.k} {name}"
     found = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
     if "predicted_seconds" in chosen:
@@ -343,14 +343,14 @@ def _points(  # noqa: PLR0917 — all of one product
 
 
 def _at(problem: Gemm, seconds: float) -> str:
-    """A time, and the rate that it means."""
+    """Return a time, and the rate that it means."""
     return f"{units.seconds(seconds)}, {units.quantity(problem.flops / seconds, 'FLOP/s')}"
 
 
 def _tile_said(  # noqa: PLR0917 — all of one tile
     tile: Tile, name: str, unit: str, found: TileBound, made: Roofs, hit_rate: float
 ) -> Iterable[RenderableType]:
-    """What a tile shape meets at every level, and S2's reading of it."""
+    """Yield what a tile shape meets at every level, and S2's reading of it."""
     yield Text()
     warps = f", warps {tile.wm}x{tile.wn}" if tile.wm and tile.wn else ""
     title = f"Tile {tile.bm}x{tile.bn}x{tile.bk}{warps}, {name}, L2 hit rate {hit_rate:g}"
@@ -385,7 +385,7 @@ def _enough(met: dict[str, float | None], found: TileBound, level: str) -> str:
 
 
 def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
-    """How many blocks an SM holds, and what limits them."""
+    """Say how many blocks an SM holds, and what limits them."""
     stages = f"{held['stages']} stage{'s' if held['stages'] > 1 else ''}"
     said = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"
     if held["occupancy"] is None:
@@ -400,7 +400,7 @@ def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
 
 
 def _digits(value: float | None) -> str:
-    """One decimal below 1000, which leaves S2's figures recognizable.
+    """Return one decimal below 1000, which leaves S2's figures recognizable.
 
     >>> _digits(224.545), _digits(38.59), _digits(None), _digits(1365.3)
     ('224.5', '38.6', '-', '1365')

@@ -23,7 +23,7 @@ _HAZARDS_SHOWN = 3
 
 
 def report(outcome: Outcome) -> Iterable[RenderableType]:
-    """The tables and remarks of one run, in reading order."""
+    """Yield the tables and remarks of one run, in reading order."""
     title = f"{outcome.ladder}: {_asked(outcome)}"
     if any(row.phases for row in outcome.rows):
         yield _phase_table(title, outcome)
@@ -44,7 +44,7 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def _asked(outcome: Outcome) -> str:
-    """The problem, and whose figures percentages refer to."""
+    """Return the problem, and whose figures percentages refer to."""
     problem, arch, subject = outcome.problem, outcome.arch, outcome.subject
     words = subject.words(problem)
     if "bytes" not in subject.own:
@@ -56,7 +56,7 @@ def _asked(outcome: Outcome) -> str:
 
 
 def verdict(row: Row) -> str:
-    """What the check found: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
+    """Return what the check found: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
 
     >>> verdict(Row("naive", "S0", ok=False, error_ratio=float("nan")))
     'WRONG'
@@ -71,12 +71,12 @@ def verdict(row: Row) -> str:
 
 
 def races(row: Row) -> int:
-    """How many races the emulator reported."""
+    """Say how many races the emulator reported."""
     return sum("race" in hazard["kind"] for hazard in row.hazards)
 
 
 def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
-    """Every ladder with its rungs, their sources, and what each changes."""
+    """Return every ladder with its rungs, their sources, and what each changes."""
     parts: list[RenderableType] = []
     for name, rungs in ladders.items():
         built = Table(title=name, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
@@ -123,7 +123,7 @@ def _phase_table(title: str, outcome: Outcome) -> Table:
 
 
 def _phase(phase: Mapping[str, Any] | None) -> str:
-    """One phase: its time and rate where measured, else the bytes it moves."""
+    """Return one phase: its time and rate where measured, else the bytes it moves."""
     if phase is None:
         return _NONE
     if phase["seconds"] is None:
@@ -137,7 +137,7 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
 
 
 def _counter_table(title: str, names: Sequence[str], rows: Iterable[Row]) -> Table:
-    """What the emulator counted of ``rows``, in the columns that ``names`` gives."""
+    """Return what the emulator counted of ``rows``, in the columns that ``names`` gives."""
     shown = [_COUNTED[name] for name in names]
     columns = [("rung", "left"), *_right(*(heading for heading, _ in shown))]
     cells = [[_name(row), *(cell(row, row.counters) for _, cell in shown)] for row in rows if row.counters]
@@ -193,7 +193,7 @@ def _pair(ideal: int, actual: int) -> str:
 
 
 def _remarks(outcome: Outcome) -> Iterable[str]:
-    """Everything that a reader of the tables must know besides, one line each."""
+    """Yield everything that a reader of the tables must know besides, one line each."""
     noted: dict[str, list[str]] = {}
     for row in outcome.rows:
         if row.note:
@@ -213,7 +213,7 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
 
 
 def _name(row: Row) -> str:
-    """The rung's name, starred where a remark below the table belongs to it."""
+    """Return the rung's name, starred where a remark below the table belongs to it."""
     return f"{row.rung} *" if row.note else row.rung
 
 

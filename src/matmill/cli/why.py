@@ -32,7 +32,7 @@ _APART = 2**44
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command's arguments."""
+    """Declare the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "why",
         help="which kernel would run a call, with which constants, and why",
@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows the choices behind the call that the arguments describe."""
+    """Show the choices behind the call that the arguments describe."""
     arch = arches.get(args.arch, "--arch")
     if args.operation not in _OPERATIONS:
         raise unknown_name("operation", args.operation, _OPERATIONS)
@@ -137,7 +137,7 @@ def _no_product_options(args: argparse.Namespace) -> None:
 
 
 def _operand(text: str, dtype: DType, index: int) -> Operand:
-    """An operand of a shape, at an address of its own."""
+    """Return an operand of a shape, at an address of its own."""
     if not _SHAPE.fullmatch(text):
         raise _no_shape(text)
     try:

@@ -30,7 +30,7 @@ _NUMBERS, _LISTED = 23, 42
 
 
 def record(made: Explanation, offsets: int) -> dict[str, Any]:
-    """Everything, for a JSON document; ``offsets`` is the number of launches at different offsets."""
+    """Return everything, for a JSON document; ``offsets`` is the number of launches at different offsets."""
     chosen = made.chosen
     return {
         "problem": str(made.problem),
@@ -89,7 +89,10 @@ def in_parts(stages: Sequence[SubProblem[Any]], seconds: float, width: int) -> I
 
 
 def report(made: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:
-    """One sentence that says it all; where the time goes; the runner-ups; what would be faster; with ``top`` a list."""
+    """Yield one sentence that says it all; where the time goes; the runner-ups; what would be faster.
+
+    With ``top`` a list.
+    """
     yield _wrapped(_summary(made), width)
     yield Text()
     yield _times(made)
@@ -118,7 +121,7 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _summary(made: Explanation) -> str:
-    """How long it takes, why, and what would be faster."""
+    """Say how long it takes, why, and what would be faster."""
     chosen, found = made.chosen, cause(made)
     whole = max(chosen.call_seconds, chosen.seconds)
     floor = f"{units.digits(whole / made.floor.seconds)} times the floor of {units.seconds(made.floor.seconds)}"
@@ -140,7 +143,7 @@ def _gain(change: Change) -> str:
 
 
 def _times(made: Explanation) -> RenderableType:
-    """The floor's terms and the prediction's."""
+    """Return the floor's terms and the prediction's."""
     chosen, whole = made.chosen, made.chosen.seconds
     rows = [[f"floor: {name}", units.seconds(seconds)] for name, seconds in _floor_terms(made)]
     terms = [[f"predicted: {name.replace('_', ' ')}", units.seconds(value)] for name, value in _shown(chosen)]

@@ -89,7 +89,7 @@ def declarations_of(text: str, macros: Iterable[str] = (), defined: Mapping[str,
 
 
 def device_macros(found: Sequence[Token]) -> set[str]:
-    """The macros among tokens that stand for an annotation of device code."""
+    """Return the macros among tokens that stand for an annotation of device code."""
     names: set[str] = set()
     for token in found:
         macro = _MACRO.match(token.text) if token.kind == "directive" else None
@@ -134,7 +134,7 @@ class _Reader:
         return self.tokens[at].text if at < len(self.tokens) else ""
 
     def scope(self, *, inside: bool) -> list[Declaration]:
-        """The declarations up to the closing brace of a scope, or the end."""
+        """Return the declarations up to the closing brace of a scope, or the end."""
         found: list[Declaration] = []
         while self.at < len(self.tokens):
             if self.text() == "}":
@@ -157,7 +157,7 @@ class _Reader:
         return found
 
     def _opens(self) -> bool:
-        """Whether a namespace or a linkage block begins here, whose opening is then taken."""
+        """Tell whether a namespace or a linkage block begins here, whose opening is then taken."""
         at = self.at
         if self.text() == "inline" and self.text(1) == "namespace":
             at += 1
@@ -175,7 +175,7 @@ class _Reader:
         return False
 
     def _skip(self) -> None:
-        """Skips a bracketed group that begins here."""
+        """Skip a bracketed group that begins here."""
         depth = 0
         while self.at < len(self.tokens):
             text = self.tokens[self.at].text
@@ -185,7 +185,7 @@ class _Reader:
                 return
 
     def _skip_angles(self) -> None:
-        """Skips ``<…>`` that begins here."""
+        """Skip ``<…>`` that begins here."""
         depth = 0
         while self.at < len(self.tokens):
             text = self.text()
@@ -226,7 +226,7 @@ class _Reader:
         return self._made(first, parts)
 
     def _brace(self, parts: _Parts) -> bool:
-        """Takes what a brace opens: a class's members, an initial value, or a body, which ends the declaration."""
+        """Take what a brace opens: a class's members, an initial value, or a body, which ends the declaration."""
         if not _AGGREGATES.isdisjoint(parts.words) and not parts.name and "=" not in parts.words:
             parts.kind = "class"
             if "enum" in parts.words:
@@ -244,7 +244,7 @@ class _Reader:
         return body
 
     def _bracket(self, parts: _Parts) -> None:
-        """Skips a bracketed group: a function's parameters, where a name is before it."""
+        """Skip a bracketed group: a function's parameters, where a name is before it."""
         begin = self.at
         self._skip()
         if self.tokens[begin].text == "(" and not parts.name and parts.head and "=" not in parts.words:
@@ -280,7 +280,7 @@ class _Reader:
 
 
 def host_member(member: Declaration) -> bool:
-    """Whether a member of a class is a function of the host, which device code cannot call."""
+    """Tell whether a member of a class is a function of the host, which device code cannot call."""
     defaulted = member.prototype and not member.mentions.isdisjoint({"default", "delete"})
     return not member.device and not defaulted and (member.body or member.prototype)
 
@@ -290,7 +290,7 @@ def _within(token: Token, members: list[Declaration]) -> bool:
 
 
 def _function_name(head: list[Token]) -> str:
-    """The name before a function's parenthesis, "" where what is before it is no name."""
+    """Return the name before a function's parenthesis, "" where what is before it is no name."""
     last = head[-1]
     if last.kind == "word" and last.text not in _NOT_NAMES:
         return last.text
@@ -299,7 +299,7 @@ def _function_name(head: list[Token]) -> str:
 
 
 def _names(head: list[Token], kind: str) -> Iterable[str]:
-    """The names that a declaration without a function's name makes known."""
+    """Yield the names that a declaration without a function's name makes known."""
     words = [each for each in head if each.kind in {"word", "punctuation"}]
     if kind == "class":
         yield from _tags(words)
@@ -311,7 +311,7 @@ def _names(head: list[Token], kind: str) -> Iterable[str]:
 
 
 def _tags(words: list[Token]) -> Iterable[str]:
-    """The names of a class and of what is declared behind its closing brace."""
+    """Yield the names of a class and of what is declared behind its closing brace."""
     for before, word in pairwise(words):
         if before.text in _AGGREGATES and word.kind == "word" and word.text not in _AGGREGATES:
             yield word.text
@@ -324,7 +324,7 @@ def _tags(words: list[Token]) -> Iterable[str]:
 
 
 def _launches(found: list[Token]) -> Iterable[str]:
-    """Kernels as host code spells them before ``<<<``."""
+    """Return kernels as host code spells them before ``<<<``."""
     seen: dict[str, None] = {}
     dependent = set(_template_parameters(found))
     constants = _constants(found)
@@ -350,7 +350,7 @@ def _launches(found: list[Token]) -> Iterable[str]:
 
 
 def _constants(found: list[Token]) -> dict[str, Token]:
-    """The numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
+    """Return the numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
     return {
         name.text: number
         for name, equals, number, end in zip(found, found[1:], found[2:], found[3:], strict=False)
@@ -359,7 +359,7 @@ def _constants(found: list[Token]) -> dict[str, Token]:
 
 
 def _template_parameters(found: Sequence[Token]) -> Iterable[str]:
-    """The names of all template parameters of a file."""
+    """Yield the names of all template parameters of a file."""
     inside = 0
     for at, token in enumerate(found):
         if token.text == "template" and at + 1 < len(found) and found[at + 1].text == "<":

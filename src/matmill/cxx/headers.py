@@ -21,7 +21,7 @@ _SYSTEM = Path("/usr/local/cuda/include")
 
 @cache
 def toolkit() -> tuple[Path, ...]:
-    """The folders of CUDA's headers: of the wheels (nvidia-cuda-runtime, -cccl, -crt, -curand), else of a toolkit."""
+    """Give folders of CUDA's headers: of the wheels (nvidia-cuda-runtime, -cccl, -crt, -curand), else of a toolkit."""
     found = [folder for entry in map(Path, sys.path) for folder in sorted(entry.glob("nvidia/*/include"))]
     folders = found or [_SYSTEM]
     return tuple(each for folder in folders for each in (folder, folder / "cccl") if each.is_dir())
@@ -29,7 +29,7 @@ def toolkit() -> tuple[Path, ...]:
 
 @cache
 def toolkit_name() -> str:
-    """What stands for CUDA's headers in keys: the wheels' names with their versions, or the folders."""
+    """Return what stands for CUDA's headers in keys: the wheels' names with their versions, or the folders."""
     wheels = [w.name for entry in map(Path, sys.path) for w in entry.glob("nvidia_c*.dist-info")]
     return " ".join(sorted(wheels)) or " ".join(map(str, toolkit()))
 
@@ -51,7 +51,7 @@ class Gathered:
 
 
 def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -> Gathered:
-    """Reads a file and all of the user's headers, and replaces each ``#include`` by what it means here."""
+    """Read a file and all of the user's headers, and replace each ``#include`` by what it means here."""
     gatherer = _Gatherer(include)
     read = [(name, None, gatherer.replaced(name, text, folder)), *gatherer.headers()]
     found = [tokens(source) for _, _, source in read]
@@ -75,14 +75,14 @@ class _Gatherer:
         self.stubs = self.found.stubs
 
     def headers(self) -> Iterator[tuple[str, Path | None, str]]:
-        """All headers of the user's, read and with their own includes replaced."""
+        """Yield all headers of the user's, read and with their own includes replaced."""
         while self.left:
             path = self.left.pop(0)
             source = path.read_text(encoding="utf-8", errors="replace")
             yield self.known[path], path, self.replaced(self.known[path], source, path.parent)
 
     def replaced(self, name: str, source: str, here: Path | None) -> str:
-        """The text of a file with includes as the compiler is to see them."""
+        """Return the text of a file with includes as the compiler is to see them."""
         self.found.originals[name] = source
         parts, at = [], 0
         # In directives alone: a string or a comment may speak of one.
@@ -109,7 +109,10 @@ class _Gatherer:
         return self._instead(Path(spelled).name) if host else ""
 
     def _instead(self, name: str) -> str:
-        """What of the toolkit stands for a header of the host's; in one line, so that lines stay where they are."""
+        """Return what of the toolkit stands for a header of the host's.
+
+        In one line, so that lines stay where they are.
+        """
         text = INSTEAD.get(name, "")
         included = _INCLUDE.findall(text)
         if not text or not all(any((each / angle).is_file() for each in toolkit()) for _, _, angle in included):

@@ -13,7 +13,7 @@ _MOST_NAMED = 3
 
 
 def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_functions: bool) -> set[int]:
-    """The identities of all declarations that the kernels called ``entry`` need, or where it is None all kernels.
+    """Return the identities of the declarations that kernels called ``entry`` need, or all kernels where it is None.
 
     What the arguments of a template mention in ``spelled`` is needed, too. Functions without ``__device__`` are left
     out, unless ``host_functions`` asks for those that are mentioned.
@@ -42,7 +42,7 @@ def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_funct
 
 
 def _meant(found: Iterable[Declaration], *, host_functions: bool) -> Iterator[Declaration]:
-    """The declarations of one name that device code can mean."""
+    """Yield the declarations of one name that device code can mean."""
     found = list(found)
     marked = any(d.device and d.kind in {"function", "variable"} and (d.body or d.prototype) for d in found)
     for declaration in found:
@@ -52,7 +52,10 @@ def _meant(found: Iterable[Declaration], *, host_functions: bool) -> Iterator[De
 
 
 def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[str, list[Declaration]]:
-    """The text of a file with blanks for all that is not kept, so that lines stay where they are; and what that was."""
+    """Return the text of a file with blanks for all that is not kept, so that lines stay where they are.
+
+    And what that was.
+    """
     spans: list[tuple[int, int]] = []
     dropped: list[Declaration] = []
     # What one invocation of a macro declares has one start, and stays or goes together.
@@ -77,7 +80,7 @@ def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[st
 
 
 def _of_host(using: Declaration) -> bool:
-    """Whether ``using namespace`` is of one that the host's headers have: std::chrono, std::literals."""
+    """Tell whether ``using namespace`` is of one that the host's headers have: std::chrono, std::literals."""
     return "std" in using.mentions and not using.mentions <= {"using", "namespace", "std", "cuda"}
 
 
@@ -90,7 +93,7 @@ def _host_members(declaration: Declaration) -> Iterator[tuple[int, int]]:
 
 
 def summary(dropped: Sequence[Declaration]) -> str:
-    """What was left out, in words; "" where it is nothing worth a word.
+    """Return what was left out, in words; "" where it is nothing worth a word.
 
     >>> summary([Declaration("function", 0, 1, ("main",), frozenset(), body=True)])
     'host code: main'

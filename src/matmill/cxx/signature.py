@@ -37,7 +37,7 @@ class Parameter:
 
 
 def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
-    """The parameters of a function."""
+    """Return the parameters of a function."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in declaration.parameters:
@@ -51,7 +51,7 @@ def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
 
 
 def compiled(parameters: Sequence[Parameter], demangled: str) -> tuple[Parameter, ...]:
-    """The parameters with the types of the compiled function, whose name as C++ spells it has them.
+    """Return the parameters with the types of the compiled function, whose name as C++ spells it has them.
 
     >>> [str(each) for each in compiled([Parameter("x", "T*", const=True)], "void scale<float>(float const*)")]
     ['const T* x, which is const float*']
@@ -72,7 +72,7 @@ def _spaced(text: str) -> list[str]:
 
 
 def _types(demangled: str) -> list[str]:
-    """The types between the last parentheses of a function's name; none where it has no such."""
+    """Return the types between the last parentheses of a function's name; none where it has no such."""
     depth, end, found = 0, len(demangled) - 1, list[str]()
     if not demangled.endswith(")"):
         return []

@@ -124,7 +124,7 @@ class _Reader:
         return self.lines[min(at, len(self.lines) - 1)]
 
     def _skip(self, at: int) -> int:
-        """The token behind a bracketed group, whose statements are not looked for."""
+        """Return the token behind a bracketed group, whose statements are not looked for."""
         depth = 0
         while at < len(self.tokens):
             depth += (self._text(at) in _PAIRS) - (self._text(at) in _PAIRS.values())

@@ -168,7 +168,10 @@ _NAMESPACES = re.compile(r"\busing\s+namespace\s+(?:::)?(\w+)\s*;")
 
 
 def prelude(texts: list[str], *, cccl: bool) -> str:
-    """What precedes the user's text: types, limits, and what is used of ``std``, from CCCL where that is installed."""
+    """Return what precedes the user's text.
+
+    Types, limits, and what is used of ``std``, from CCCL where that is installed.
+    """
     whole = "\n".join(texts)
     used = set(_STD.findall(whole))
     if _USING.search(whole) is not None:

@@ -34,7 +34,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens of ``text`` but white space and comments; a directive is one token.
+    """Return all tokens of ``text`` but white space and comments; a directive is one token.
 
     >>> [token.text for token in tokens("k<<<1, 2>>>(x); // launch")]
     ['k', '<<<', '1', ',', '2', '>>>', '(', 'x', ')', ';']
@@ -50,7 +50,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def without_dead_branches(found: list[Token]) -> list[Token]:
-    """The tokens without those that ``#if 0``, ``#ifdef __cplusplus`` and the like certainly leave out."""
+    """Return the tokens without those that ``#if 0``, ``#ifdef __cplusplus`` and the like certainly leave out."""
     kept: list[Token] = []
     stack: list[bool | None] = []
     for token in found:
@@ -71,7 +71,7 @@ def without_dead_branches(found: list[Token]) -> list[Token]:
 
 
 def _known(word: str, rest: str) -> bool | None:
-    """What a condition is known to be."""
+    """Return what a condition is known to be."""
     if word == "if":
         return {"0": False, "false": False, "1": True, "true": True}.get(rest)
     known = {"__cplusplus": True, "__CUDACC__": True, "__CUDACC_RTC__": True, "_WIN32": False, "_MSC_VER": False}.get(
@@ -81,7 +81,7 @@ def _known(word: str, rest: str) -> bool | None:
 
 
 def conditions_at(directives: Iterable[Token], offset: int) -> list[str]:
-    r"""The ``#if``, ``#ifdef``, ``#elif`` and ``#else`` lines whose branches an offset is in, the innermost last.
+    r"""Return the ``#if``, ``#ifdef``, ``#elif`` and ``#else`` lines around an offset, the innermost last.
 
     >>> conditions_at([t for t in tokens("#ifdef A\n#else\nint x;\n#endif") if t.kind == "directive"], 16)
     ['#ifdef A, #else']

@@ -65,7 +65,7 @@ class Unit:
         return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
-        """The shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""
+        """Give shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""
         if self.gathered is None:
             return {}
         files = [file for _, _, file in self.gathered.files]
@@ -83,7 +83,9 @@ class Unit:
 def kernels(
     text: str, name: str = "kernel.cu", *, folder: Path | None = None, include: Sequence[Path] = ()
 ) -> list[str]:
-    """The kernels of a file as :func:`compile_unit` takes them; of templates the instantiations that it launches.
+    """Return the kernels of a file as :func:`compile_unit` takes them.
+
+    Of templates the instantiations that it launches.
 
     >>> kernels("__global__ void a() {} template <int N> __global__ void b() {} int main() { b<3><<<1, 1>>>(); }")
     ['a', 'b<3>']
@@ -101,7 +103,7 @@ def compile_unit(
     options: Sequence[str] = (),
     target: str = "sm_90a",
 ) -> Unit:
-    """Compiles the kernel ``entry`` of the file ``name`` with the contents ``text``.
+    """Compile the kernel ``entry`` of the file ``name`` with the contents ``text``.
 
     ``entry`` is the kernel's name in C++, with the arguments of a template; None stands for the only kernel. ``folder``
     is where the file's own headers are, ``include`` where others are, ``options`` are NVRTC's.
@@ -139,7 +141,9 @@ def compile_unit(
 def _compiled(
     gathered: Gathered, spelled: str, base: str | None, options: Sequence[str], target: str
 ) -> tuple[Answer, list[Declaration]]:
-    """The answer for marked device code alone; else with functions that are not marked; else for all of the file.
+    """Return the answer for marked device code alone; else with functions that are not marked.
+
+    Else for all of the file.
 
     nvcc takes functions without ``__device__`` for host code. Sources for NVRTC often leave it out.
     """
@@ -200,7 +204,7 @@ def _base(spelled: str) -> str:
 
 
 def _kernels(gathered: Gathered) -> list[Declaration]:
-    """The kernels with a body."""
+    """Return the kernels with a body."""
     return [d for _, _, file in gathered.files for d in file.declarations if d.kernel and d.body]
 
 
@@ -219,7 +223,7 @@ def _choices(gathered: Gathered) -> list[str]:
 
 
 def _entry(entry: str | None, gathered: Gathered) -> str:
-    """The kernel that is meant, as C++ spells it."""
+    """Return the kernel that is meant, as C++ spells it."""
     choices = _choices(gathered)
     declared = {name: d for d in _kernels(gathered) for name in d.names}
     if entry is None and len(choices) == 1:
@@ -271,13 +275,13 @@ def _compiled_entry(
 
 
 def _with_parameters(name: str, declaration: Declaration) -> str:
-    """A kernel's name, of a template with its parameters."""
+    """Return a kernel's name, of a template with its parameters."""
     parameters = ", ".join(declaration.template_parameters)
     return f"{name}<{parameters or '...'}>" if declaration.template else name
 
 
 def _conditions(gathered: Gathered, base: str) -> list[str]:
-    """The conditions around a kernel's declaration."""
+    """Return the conditions around a kernel's declaration."""
     for _, _, file in gathered.files:
         for declaration in file.declarations:
             if declaration.kernel and base in declaration.names:

@@ -48,7 +48,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activate(name: str, outputs: Array) -> None:
-    """Applies one of :data:`~matmill.problem.ACTIVATIONS` to a packed array of float32 or float64, in place.
+    """Apply one of :data:`~matmill.problem.ACTIVATIONS` to a packed array of float32 or float64, in place.
 
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> activate("relu", x)

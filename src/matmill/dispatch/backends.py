@@ -35,7 +35,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
-    """Arrays on a GPU: the kernels run in place, without copies and without waiting.
+    """Work on arrays on a GPU: the kernels run in place, without copies and without waiting.
 
     Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
     wait for each other, and what a library might hand out again before the kernels have run is held until they have.
@@ -83,7 +83,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether a library means by it that there is no memory: torch and CuPy have classes of their own for that."""
+    """Tell whether a library means by it that there is no memory: torch and CuPy have classes of their own for that."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
@@ -100,20 +100,20 @@ def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
 def _our_memory(
     _like: Any, operand: Operand, shape: int | Shape, _stream: int | None, wanted: DType | None = None
 ) -> Result:
-    """As the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
+    """Return as the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     memory = GPU.get(operand.device[1]).empty(count * (wanted or operand.dtype).itemsize)
     return memory, memory.address
 
 
 def _addresses(request: Request, result: int, workspace: int, counter: int) -> Addresses:
-    """Where a plan's operands are, 0 for those that are not there."""
+    """Say where a plan's operands are, 0 for those that are not there."""
     a, b, c, bias = (0 if x is None else x.address for x in (request.a, request.b, request.c, request.bias))
     return a, b, c, result, workspace, counter, bias
 
 
 def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> tuple[int, ...]:
-    """Streams that must wait for each other: those of other libraries, and those that arrays name as their own."""
+    """Give streams that must wait for each other: those of other libraries, and those that arrays name as their own."""
     foreign = [
         operand
         for operand in operands
@@ -124,7 +124,7 @@ def _other_streams(operands: tuple[Operand | None, ...], library: str, index: in
 
 
 def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> Any:
-    """The result in our memory, as an array of a library that only takes memory through DLPack."""
+    """Return the result in our memory, as an array of a library that only takes memory through DLPack."""
     gpu = GPU.get(request.home.device[1])
     export = Export(
         kept.address,
@@ -138,7 +138,7 @@ def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> An
 
 
 def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Progress | None = None) -> Any:
-    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products chunk by chunk.
+    """Copy host arrays to GPU 0, work on them there, and copy the result back; long narrow products chunk by chunk.
 
     ``progress`` is told of the bytes of those.
     """
@@ -173,7 +173,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
 
 
 def _narrow(a: Operand, b: Operand) -> bool:
-    """Whether the product is one of few rows and columns."""
+    """Tell whether the product is one of few rows and columns."""
     return len(a.shape) == len(b.shape) == 2 and max(a.shape[0], b.shape[1]) <= NARROW
 
 
@@ -208,7 +208,7 @@ def _swapped(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
-    """The operand in GPU memory, with its strides where the elements are close together, else packed."""
+    """Return the operand in GPU memory, with its strides where the elements are close together, else packed."""
     low, high = bounds(operand) if operand.nbytes else (0, -1)
     size = operand.dtype.itemsize
     if (high - low + 1) * size <= 2 * operand.nbytes:
@@ -225,13 +225,13 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
 
 
 def on_cpu(request: Request, shape: Shape) -> Any:
-    """Host arrays through NumPy."""
+    """Work on host arrays by NumPy."""
     with np.errstate(all="ignore"):  # overflow and NaN are results here, as on a GPU, not events
         return _deliver(request, request.operation.compute(request, shape))
 
 
 def emulated(request: Request, shape: Shape) -> Any:
-    """Host arrays through the production kernel's own PTX, run by the emulator as on the default arch."""
+    """Work on host arrays by the production kernel's own PTX, run by the emulator as on the default arch."""
     from matmill.emulator import Memory  # noqa: PLC0415 — GPU users never need it, and it takes time to import
     from matmill.emulator import run as emulate  # noqa: PLC0415 — see above
 

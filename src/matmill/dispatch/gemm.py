@@ -25,7 +25,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def _shape(request: Request) -> Shape:
-    """The result's shape, where the operands have shapes that go together."""
+    """Return the result's shape, where the operands have shapes that go together."""
     a, b = _factors(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
@@ -35,7 +35,7 @@ def _shape(request: Request) -> Shape:
 
 
 def _narrow_shape(request: Request) -> Shape:
-    """:func:`_shape` for one product of few rows and columns."""
+    """Return :func:`_shape` for one product of few rows and columns."""
     a, b = _factors(request)
     names = (request.operation.first, request.operation.second)
     for name, operand, extents in (*zip(names, (a, b), ("m, k", "k, n"), strict=True),):
@@ -96,7 +96,7 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
 
 
 def checked_options(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Options:
-    """How a product of elements of ``dtype`` ends, where something was asked for.
+    """Say how a product of elements of ``dtype`` ends, where something was asked for.
 
     Raises what :func:`matmill.matmul` says it raises.
     """
@@ -118,7 +118,7 @@ def checked_options(activation: str | None, out_dtype: object, precision: str | 
 
 
 def k_chunks(k: int, per_k: int) -> Iterator[slice]:
-    """Chunks of ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
+    """Return chunks of ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
 
     >>> list(k_chunks(3, 16 * 2**20))
     [slice(0, 2, None), slice(2, 4, None)]
@@ -128,7 +128,7 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """The product by NumPy's BLAS; Gram matrices are symmetric to the bit, as the GPU's are."""
+    """Return the product by NumPy's BLAS; Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = _factors(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
@@ -156,7 +156,7 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 
 def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
-    """The bias as it broadcasts to the result, of which a vector has dropped its dimension of 1."""
+    """Return the bias as it broadcasts to the result, of which a vector has dropped its dimension of 1."""
     own: Array = bias.owner
     if len(a.shape) == len(b.shape) == 1:
         return own.reshape(())
@@ -191,7 +191,7 @@ def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
 
 
 def _mirror(square: Array) -> None:
-    """Copies what is above the diagonals of matrices to below them.
+    """Copy what is above the diagonals of matrices to below them.
 
     BLAS promises no order of summation: with other blocks for rows than for columns, (i, j) and (j, i) may differ.
     """

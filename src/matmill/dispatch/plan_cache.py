@@ -73,7 +73,7 @@ calls: dict[Signature, PreparedCall] = {}
 
 
 def resolve(request: Request, executor: str | None) -> Call:
-    """The call of a request, from the cache or checked anew. Raises what the public functions say they raise."""
+    """Return the call of a request, from the cache or checked anew. Raises what the public functions say they raise."""
     key = signature(request)
     known = calls.get(key)
     if known is None:
@@ -84,19 +84,19 @@ def resolve(request: Request, executor: str | None) -> Call:
 
 
 def recall(request: Request, shape: Shape) -> Call:
-    """The call of a request that was checked and whose operands are in a GPU's memory now, of whatever library."""
+    """Give the call of a request that was checked and whose operands are in a GPU's memory now, of whatever library."""
     key = signature(request, mixed=True)
     return calls.get(key) or Call(shape, "gpu", key)
 
 
 def misaligned(call: Call, address: int) -> Call:
-    """The call for a fresh result at ``address``, which is no multiple of 16 as the signature of ``call`` assumes."""
+    """Give call for a fresh result at ``address``, which is no multiple of 16 as the signature of ``call`` assumes."""
     key = (call.signature, address & 15)
     return calls.get(key) or Call(call.shape, call.backend, key)
 
 
 def prepared(call: Call, request: Request, address: int) -> PreparedCall:
-    """The call with a plan, made for a result at ``address`` and cached from now on."""
+    """Return the call with a plan, made for a result at ``address`` and cached from now on."""
     operation, a, b, out = request.operation, request.a, request.b, request.out
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
@@ -127,7 +127,7 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
 
 
 def signature(request: Request, *, mixed: bool = False) -> Signature:
-    """All that the plan of a request depends on, for ``out`` or for a fresh result that starts on 16 bytes.
+    """Return all that the plan of a request depends on, for ``out`` or for a fresh result that starts on 16 bytes.
 
     It is empty for operands that are not all of one element type, on one GPU and of one library on whose streams
     matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
@@ -169,7 +169,7 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
 
 @lru_cache(maxsize=1024)
 def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
-    """The strides, or True where elements are packed row by row, as torch's ``is_contiguous`` answers.
+    """Return the strides, or True where elements are packed row by row, as torch's ``is_contiguous`` answers.
 
     Strides of what is packed need not be told: where they differ, the dimension has one element.
     """
@@ -182,7 +182,7 @@ def _alike(x: Operand, y: Operand) -> bool:
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
-    """Distances in bytes from an operand to the result between which they share memory."""
+    """Return distances in bytes from an operand to the result between which they share memory."""
     if operand is None or out is None:
         return 0, 0
     (first, last), (out_first, out_last) = _reach(operand), _reach(out)
@@ -190,7 +190,7 @@ def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
 
 
 def _reach(operand: Operand) -> tuple[int, int]:
-    """Where an operand's memory starts and ends, in bytes from its address."""
+    """Say where an operand's memory starts and ends, in bytes from its address."""
     if not operand.nbytes:
         return 0, 0
     low, high = bounds(operand)

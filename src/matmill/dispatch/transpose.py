@@ -24,7 +24,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
-    """``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
+    """Return ``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
 
     Raises :class:`~matmill.errors.ArgumentError` for what is no real number, and for a fraction to scale integers.
     """
@@ -47,7 +47,7 @@ def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
 
 
 def without_x(request: Request) -> Request:
-    """A request whose alpha is 0, with its y in place of the x that is not read."""
+    """Return a request whose alpha is 0, with its y in place of the x that is not read."""
     y = request.b
     if y is None:
         return request
@@ -69,7 +69,7 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """The result by NumPy, block by block; to the bit the kernel's, but for which NaN it is."""
+    """Return the result by NumPy, block by block; to the bit the kernel's, but for which NaN it is."""
     dtype, alpha, beta = request.a.dtype, request.alpha, request.beta
     out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
     if request.b is None and alpha == 0:
@@ -92,7 +92,7 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 
 def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Indices of blocks of an array that together are all of it."""
+    """Yield indices of blocks of an array that together are all of it."""
     steps: list[int] = []
     left = _BLOCK
     for extent in reversed(shape):
@@ -104,7 +104,7 @@ def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
 
 
 def _add_integers(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
-    """Of every product and sum, the lower bits are kept."""
+    """Add integers of which every product and sum keeps the lower bits."""
     left = x if by_x == 1 else x * by_x.astype(x.dtype)
     if y is None:
         out[...] = left
@@ -113,7 +113,7 @@ def _add_integers(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y:
 
 
 def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
-    """Rounds as the kernel does: beta * y, then its sum with the exact alpha * x, then to the type of ``out``."""
+    """Round as the kernel does: beta * y, then its sum with the exact alpha * x, then to the type of ``out``."""
     wide = by_x.dtype
     left: Array = x.astype(wide, copy=False)
     if y is None:
@@ -133,7 +133,7 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
 
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
-    """``x * by_x + addend``, rounded once."""
+    """Return ``x * by_x + addend``, rounded once."""
     from matmill.emulator.arith import exact, fma64  # noqa: PLC0415 — takes time to import, and most calls do without
 
     if x.dtype == np.float32:

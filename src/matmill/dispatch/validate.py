@@ -97,7 +97,7 @@ class Operation:
 
 
 def validate(request: Request) -> Shape:
-    """The shape of a request's result, where its operands fit together and it can be written."""
+    """Return the shape of a request's result, where its operands fit together and it can be written."""
     _check_same(request)
     shape = request.operation.shape(request)
     if request.out is None:
@@ -119,7 +119,7 @@ def _nbytes(request: Request, shape: Shape) -> int:
 
 
 def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryError:
-    """The error for a result that is too large, or cannot be computed in the memory there is."""
+    """Return the error for a result that is too large, or cannot be computed in the memory there is."""
     operation = request.operation
     return OutOfMemoryError(
         argument=operation.first if request.b is None else f"{operation.first}, {operation.second}",
@@ -130,7 +130,7 @@ def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryErr
 
 
 def scalar(value: SupportsFloat, argument: str) -> float:
-    """``value`` as a Python float. Raises :class:`~matmill.errors.ArgumentError` for what is no real number."""
+    """Return ``value`` as a Python float. Raises :class:`~matmill.errors.ArgumentError` for what is no real number."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
             return float(value)
@@ -151,7 +151,7 @@ def scalar(value: SupportsFloat, argument: str) -> float:
 
 
 def check_callable(value: object, argument: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` for what is neither None nor to be called."""
+    """Raise :class:`~matmill.errors.ArgumentError` for what is neither None nor to be called."""
     if value is not None and not callable(value):
         raise ArgumentError(
             argument=argument,
@@ -162,7 +162,7 @@ def check_callable(value: object, argument: str) -> None:
 
 
 def _check_same(request: Request) -> None:
-    """One device for all, and one dtype: but C and the result may have another one."""
+    """Check that all operands are on one device and of one dtype; C and the result may have another one."""
     operation, first, result = request.operation, request.a, request.result_type
     for name, operand, dtype in (
         (operation.second, request.b, first.dtype),
@@ -189,7 +189,7 @@ def _check_same(request: Request) -> None:
 
 
 def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
-    """The advice for an operand of another type: a wider C or result is what ``out_dtype`` is for."""
+    """Return the advice for an operand of another type: a wider C or result is what ``out_dtype`` is for."""
     mixed = by_copy(name, "Convert one of them: matmill does not mix element types.")
     products = request.operation.streams and request.options.out_dtype is None
     if products and name in {"c", "out"} and dtype is widest(request.a.dtype):
@@ -198,7 +198,7 @@ def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
 
 
 def check_apart(request: Request) -> None:
-    """``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
+    """Check that ``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
     operation, out, added = request.operation, request.out, request.operation.added
     inputs = ((operation.first, request.a), (operation.second, request.b), ("c", request.c), ("bias", request.bias))
     for name, operand in inputs:
@@ -246,7 +246,7 @@ def _device_name(operand: Operand) -> str:
 
 
 def choose_backend(executor: str | None, request: Request) -> str:
-    """Which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a result of these operands."""
+    """Say which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a result of these operands."""
     if executor is not None and executor not in settings.EXECUTORS:
         raise unknown_name("executor", str(executor), settings.EXECUTORS)
     if request.a.device[0] == "cuda":

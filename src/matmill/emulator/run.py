@@ -181,7 +181,7 @@ class _Pool:
 
 
 def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog]:
-    """What has been counted and found so far."""
+    """Return what has been counted and found so far."""
     program, launch = context.program, context.launch
     tally, hazards = Tally(program), HazardLog()
     for pool in pools:
@@ -198,7 +198,7 @@ def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog
 
 
 def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:
-    """The race detector that a program needs."""
+    """Return the race detector that a program needs."""
     if program.has_async_units:
         return AsyncDetector(clusters=clusters, warps_per_block=warps_per_block)
     return RaceDetector(

@@ -33,11 +33,11 @@ class DiskCache:
     folder: Path
 
     def path(self, key: str) -> Path:
-        """The path of the entry of ``key``, whether or not it exists."""
+        """Return the path of the entry of ``key``, whether or not it exists."""
         return self.folder / hashlib.sha256(key.encode()).hexdigest()
 
     def get(self, key: str) -> Entry | None:
-        """The entry of ``key`` as (header, first payload, second payload), or None where there is no sound one."""
+        """Give the entry of ``key`` as (header, first payload, second payload), or None where there is no sound one."""
         try:
             data = self.path(key).read_bytes()
         except OSError:
@@ -56,7 +56,7 @@ class DiskCache:
         return meta, payload[:cut], payload[cut:]
 
     def put(self, key: str, meta: dict[str, Any], first: bytes, second: bytes) -> None:
-        """Stores an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
+        """Store an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
         header = json.dumps({"key": key, "meta": meta, "first": len(first)}).encode()
         body = header + b"\n" + first + second
         try:
@@ -73,7 +73,7 @@ class DiskCache:
             return
 
     def size(self) -> tuple[int, int]:
-        """Entries and bytes on disk."""
+        """Return entries and bytes on disk."""
         sizes = []
         for path in self._own():
             with suppress(OSError):  # another process clears it at this moment
@@ -81,14 +81,14 @@ class DiskCache:
         return len(sizes), sum(sizes)
 
     def clear(self) -> int:
-        """Removes every entry, and nothing that this class did not write; says how many."""
+        """Remove every entry, and nothing that this class did not write; say how many."""
         own = self._own()
         for path in own:
             path.unlink(missing_ok=True)
         return len(own)
 
     def _own(self) -> list[Path]:
-        """The files of this store: the folder may be one that its user keeps other things in."""
+        """Return the files of this store: the folder may be one that its user keeps other things in."""
         try:
             return [path for path in self.folder.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_file()]
         except OSError:

@@ -13,7 +13,7 @@ _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
 def run_in_child(
     code: str, *arguments: str, given: str | None = None, patience: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs Python ``code``, which finds ``arguments`` from ``sys.argv[2]`` on and ``given`` on its standard input.
+    """Run Python ``code``, which finds ``arguments`` from ``sys.argv[2]`` on and ``given`` on its standard input.
 
     Raises ``subprocess.TimeoutExpired`` where it takes longer than ``patience`` seconds.
     """
@@ -22,5 +22,5 @@ def run_in_child(
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line that it wrote to its standard error."""
+    """Return the last line that it wrote to its standard error."""
     return (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

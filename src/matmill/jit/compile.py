@@ -55,7 +55,7 @@ class _Unit:
 
 
 def compile_source(source: Source, target: str) -> Binary:
-    """Compiles ``source`` for ``target`` (``sm_75`` … ``sm_90a`` … ``sm_120``), or takes it from the cache.
+    """Compile ``source`` for ``target`` (``sm_75`` … ``sm_90a`` … ``sm_120``), or take it from the cache.
 
     A translation unit is compiled once for all its entry points.
 
@@ -67,7 +67,7 @@ def compile_source(source: Source, target: str) -> Binary:
 
 
 def compile_ptx(source: Source, target: str) -> str:
-    """The PTX of :func:`compile_source` alone, all that the emulator needs: no machine code is made.
+    """Return the PTX of :func:`compile_source` alone, all that the emulator needs: no machine code is made.
 
     Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
@@ -76,7 +76,7 @@ def compile_ptx(source: Source, target: str) -> str:
 
 @lru_cache(maxsize=64)
 def answer_to(request: Request, beside: str) -> Answer:
-    """What NVRTC makes of a request, PTX alone, from the cache where it is there; refusals are kept too.
+    """Return what NVRTC makes of a request, PTX alone, from the cache where it is there; refusals are kept too.
 
     ``beside`` stands for what the answer depends on that is not in the request: the headers in its include folders.
     """
@@ -144,7 +144,7 @@ def _stored(store: DiskCache | None, key: str) -> _Unit | None:
 
 
 def _readable(meta: dict[str, Any]) -> bool:
-    """Whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
+    """Say whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
     known = Resources.__dataclass_fields__.keys()
     return all(
         isinstance(numbers, dict) and numbers.keys() == known and all(type(each) is int for each in numbers.values())
@@ -153,7 +153,7 @@ def _readable(meta: dict[str, Any]) -> bool:
 
 
 def assembler_report(source: Source, target: str) -> str:
-    """What the assembler says of ``source``: resources, and remarks such as that products had to be serialized.
+    """Return what the assembler says of ``source``: resources, and remarks such as that products had to be serialized.
 
     Nothing is taken from the cache. Raises :class:`~matmill.errors.CompileError` as :func:`compile_source` does.
     """
@@ -166,7 +166,7 @@ def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit
 
 
 def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
-    """The compiler's log, the PTX, and the machine code where it is wanted."""
+    """Return the compiler's log, the PTX, and the machine code where it is wanted."""
     # For a virtual architecture NVRTC stops before the assembler.
     architecture = target if machine_code else target.replace("sm_", "compute_", 1)
     options = (f"--gpu-architecture={architecture}", *OPTIONS)
@@ -194,7 +194,7 @@ def _refuse(source: Source, target: str, log: str) -> None:
 
 
 def parse_resources(log: str, entry: str) -> Resources:
-    """Reads the assembler's verbose report (``ptxas -v``) for one entry point."""
+    """Parse the assembler's verbose report (``ptxas -v``) for one entry point."""
     _, found, section = log.partition(f"Function properties for {entry}\n")
     section = section.split("Compiling entry function")[0] if found else ""
 

@@ -46,7 +46,9 @@ class Answer:
 
 @cache
 def compiler() -> str:
-    """What stands for the compiler in keys: its wheel's version, or where there is no wheel that of the library loaded.
+    """Return what stands for the compiler in keys.
+
+    Its wheel's version, or where there is no wheel that of the library loaded.
 
     The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
     the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.
@@ -61,7 +63,7 @@ def compiler() -> str:
 
 @cache
 def compiler_version() -> tuple[int, int]:
-    """NVRTC's version as (major, minor)."""
+    """Return NVRTC's version as (major, minor)."""
     # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see above
 
@@ -72,7 +74,7 @@ def compiler_version() -> tuple[int, int]:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """Every plain target the installed NVRTC compiles for, oldest first."""
+    """Return every plain target the installed NVRTC compiles for, oldest first."""
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     status, numbers = nvrtc.nvrtcGetSupportedArchs()
@@ -81,7 +83,7 @@ def targets() -> tuple[str, ...]:
 
 
 def build(request: Request, *, machine_code: bool) -> Answer:
-    """Compiles a translation unit; source that NVRTC does not accept is an answer, too.
+    """Compile a translation unit; source that NVRTC does not accept is an answer, too.
 
     Options whose effect would last are given to a process of its own.
 
@@ -96,7 +98,7 @@ def build(request: Request, *, machine_code: bool) -> Answer:
 
 
 def answer_parent() -> None:
-    """The side of the process of its own: a request as JSON in, an answer as JSON out."""
+    """Answer a request in JSON with JSON: the side of the process of its own."""
     asked = json.load(sys.stdin)
     machine_code = asked.pop("machine_code")
     for name in ("headers", "options", "names"):
@@ -147,7 +149,7 @@ def _machine_code(program: object) -> bytes:
 
 
 def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[object]], program: object) -> str:
-    """One of NVRTC's texts, whose size is asked for first."""
+    """Return one of NVRTC's texts, whose size is asked for first."""
     status, size = size_of(program)
     _demand(status, "reading the compiler's output")
     # Memory of its own: NVRTC writes in place, and a bytes object of length 1 is one that the whole process shares.

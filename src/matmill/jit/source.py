@@ -36,7 +36,7 @@ class Source:
 
 
 def generate(program: Program, dtype: DType) -> Source:
-    """The translation unit of one entry point: constants, scalar type, parameters, then the kernel's file.
+    """Return the translation unit of one entry point: constants, scalar type, parameters, then the kernel's file.
 
     The kernel's own file is included rather than pasted, so that line numbers in messages are those of the file that
     a reader has open.
@@ -53,14 +53,14 @@ def generate(program: Program, dtype: DType) -> Source:
 
 
 def included(text: str) -> tuple[tuple[str, str], ...]:
-    """All that ``text`` includes, transitively, as (name, text) in the order of names."""
+    """Return all that ``text`` includes, transitively, as (name, text) in the order of names."""
     headers: dict[str, str] = {}
     _collect(text, headers)
     return tuple(sorted(headers.items()))
 
 
 def _collect(text: str, headers: dict[str, str]) -> None:
-    """Adds to ``headers`` all that ``text`` includes, transitively."""
+    """Add to ``headers`` all that ``text`` includes, transitively."""
     for name in _INCLUDE.findall(text):
         if name not in headers:
             headers[name] = read_source(*_found_in(name))
@@ -74,7 +74,7 @@ def _found_in(name: str) -> tuple[str, str]:
 
 @cache
 def read_source(package: str, path: str) -> str:
-    """The text of a source file in a package, or in a folder below one."""
+    """Return the text of a source file in a package, or in a folder below one."""
     # From the root package down, because `include` is a plain folder of headers, not a package of code.
     top, *folders = package.split(".")
     found: Traversable = files(top)

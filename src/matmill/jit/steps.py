@@ -13,7 +13,7 @@ from matmill.launch import Launch
 def binaries(
     kernel: Kernel[Any], problem: Any, operands: GemmOperands, target: str
 ) -> tuple[tuple[Binary, Launch], ...]:
-    """The launches of ``Kernel.steps``, in order, each with its binary for a GPU.
+    """Return the launches of ``Kernel.steps``, in order, each with its binary for a GPU.
 
     ``problem`` has a ``dtype``. Raises what :meth:`~matmill.kernel.Kernel.steps` does, and
     :class:`~matmill.errors.CompileError`.
@@ -23,6 +23,6 @@ def binaries(
 
 
 def ptx(kernel: Kernel[Any], problem: Any, operands: GemmOperands, target: str) -> tuple[tuple[str, Launch], ...]:
-    """:func:`binaries` for the emulator, which needs no machine code."""
+    """Return :func:`binaries` for the emulator, which needs no machine code."""
     steps = kernel.steps(problem, operands)
     return tuple((compile_ptx(generate(program, problem.dtype), target), launch) for program, launch in steps)

@@ -20,7 +20,7 @@ from matmill.problem import Gemm
 
 
 def packed_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """The parameters of every rung, in order."""
+    """Return the parameters of every rung, in order."""
     return (
         operands.a,
         operands.b,
@@ -34,7 +34,7 @@ def packed_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> 
 
 
 def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """``why_not_config`` of every rung: one product of packed float32 matrices; m, n and k divide its sizes."""
+    """Return ``why_not_config`` of every rung: one product of packed float32 matrices; m, n and k divide its sizes."""
     divides = multiples(m, n, k)
 
     def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -52,7 +52,10 @@ def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch],
 
 
 def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Config], Geometry]:
-    """One block of ``block`` = (x, y) threads for each ``rows`` x ``columns`` tile of C; x runs along columns."""
+    """Return one block of ``block`` = (x, y) threads for each ``rows`` x ``columns`` tile of C.
+
+    X runs along columns.
+    """
 
     def geometry(problem: Gemm, _config: Config) -> Geometry:
         return Geometry(
@@ -64,7 +67,7 @@ def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Co
 
 
 def reported(size: int, milliseconds: dict[str, float], note: str = "") -> str:
-    """A source's times for a square product, per GPU, with the rate they mean (an FMA is two operations).
+    """Return a source's times for a square product, per GPU, with the rate they mean (an FMA is two operations).
 
     >>> reported(1024, {"GTX Titan X": 2.65})
     'At 1024: 2.65 ms (0.81 TFLOP/s) on GTX Titan X.'

@@ -27,7 +27,7 @@ class Axis(NamedTuple):
     strides: tuple[int, int, int, int]
 
     def at(self, index: int) -> tuple[int, int, int, int]:
-        """The distance from the first index to this one, in elements of A, B, C and D."""
+        """Return the distance from the first index to this one, in elements of A, B, C and D."""
         a, b, c, d = self.strides
         return index * a, index * b, index * c, index * d
 
@@ -89,7 +89,7 @@ NO_AXIS = Axis(1, (0, 0, 0, 0))
 
 
 def broadcast(x: Shape, y: Shape) -> Shape | None:
-    """NumPy's rule, with zeros; None where the shapes do not go together."""
+    """Broadcast shapes by NumPy's rule, with zeros; None where they do not go together."""
     n = max(len(x), len(y))
     pairs = zip((1,) * (n - len(x)) + tuple(x), (1,) * (n - len(y)) + tuple(y), strict=True)
     shape = []
@@ -101,7 +101,7 @@ def broadcast(x: Shape, y: Shape) -> Shape | None:
 
 
 def check_broadcast(shape: Shape, target: Shape, argument: str) -> None:
-    """Raises :class:`~matmill.errors.ShapeError` unless ``shape`` broadcasts to exactly ``target``."""
+    """Raise :class:`~matmill.errors.ShapeError` unless ``shape`` broadcasts to exactly ``target``."""
     if broadcast(shape, target) != tuple(target):
         raise ShapeError(
             argument=argument,
@@ -112,7 +112,7 @@ def check_broadcast(shape: Shape, target: Shape, argument: str) -> None:
 
 
 def broadcast_batches(x: Shape, y: Shape, names: tuple[str, str]) -> Shape:
-    """All dimensions but the last two of two shapes, broadcast. Raises :class:`~matmill.errors.ShapeError`."""
+    """Return all dimensions but the last two of two shapes, broadcast. Raises :class:`~matmill.errors.ShapeError`."""
     batch = broadcast(x[:-2], y[:-2])
     if batch is None:
         raise ShapeError(
@@ -125,19 +125,19 @@ def broadcast_batches(x: Shape, y: Shape, names: tuple[str, str]) -> Shape:
 
 
 def broadcast_strides(shape: Shape, strides: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Strides of ``shape`` broadcast to ``rank`` dimensions: zero where there is one element or no dimension."""
+    """Return strides of ``shape`` broadcast to ``rank`` dimensions: zero where there is one element or no dimension."""
     own = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
     return (0,) * (rank - len(own)) + own
 
 
 def canonical(strides: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
-    """Strides with those that are never stepped over replaced by packed ones, so that fewer kernels are needed."""
+    """Replace strides that are never stepped over by packed ones, so that fewer kernels are needed."""
     column = strides[1] if columns > 1 else 1
     return (strides[0] if rows > 1 else max(1, columns) * abs(column)), column
 
 
 def collapse(axes: Iterable[Axis]) -> list[Axis]:
-    """Axes without those of extent 1, neighbours joined where all operands step over them as over one."""
+    """Join neighbouring axes where all operands step over them as over one; drop those of extent 1."""
     joined: list[Axis] = []
     for axis in axes:
         if axis.extent == 1:
@@ -150,7 +150,7 @@ def collapse(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def cut(extent: int, most: int) -> list[tuple[int, range]]:
-    """An extent in pieces of at most ``most``: how long they are, and where those of one length start.
+    """Return an extent in pieces of at most ``most``: how long they are, and where those of one length start.
 
     >>> cut(10, 4)
     [(4, range(0, 8, 4)), (2, range(8, 9, 4))]
@@ -167,7 +167,7 @@ def grids(
     *,
     most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, Lattice]]:
-    """One axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
+    """Yield one axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
 
     The other axes are looped over, from each of ``starts`` (in elements). ``sizes`` are the bytes of an element of A,
     B, C and D.
@@ -183,13 +183,13 @@ def grids(
 
 
 def total(steps: Iterable[Sequence[int]], sizes: Offsets = (1, 1, 1, 1)) -> Offsets:
-    """Steps in A, B, C and D, added up and times ``sizes``."""
+    """Add up steps in A, B, C and D, times ``sizes``."""
     a, b, c, d = (sum(column) * size for column, size in zip(zip(*steps, strict=True), sizes, strict=True))
     return a, b, c, d
 
 
 def lowest_bit(start: int, steps: Iterable[int], size: int) -> int:
-    """The largest power of two that divides an address and all steps of ``size`` bytes from it."""
+    """Return the largest power of two that divides an address and all steps of ``size`` bytes from it."""
     bits = start
     for step in steps:
         bits |= abs(step) * size

@@ -50,7 +50,7 @@ _PIECE = 64
 
 
 def is_long(problem: Gemm) -> bool:
-    """Whether a product has few outputs and a long k, which the inner kernel is for.
+    """Tell whether a product has few outputs and a long k, which the inner kernel is for.
 
     >>> is_long(Gemm(128, 3, 4096)), is_long(Gemm(128, 3, 4095)), is_long(Gemm(129, 3, 10**6))
     (True, False, False)
@@ -61,7 +61,7 @@ def is_long(problem: Gemm) -> bool:
 
 @lru_cache(maxsize=1024)
 def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
-    """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
+    """Return the shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
@@ -90,7 +90,7 @@ def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape
 
 
 def gemm_epilogue(bias: Operand | None, activation: str | None, a: Shape, b: Shape) -> Epilogue:
-    """What becomes of the product of arrays of shapes ``a`` and ``b`` before it is rounded.
+    """Return what becomes of the product of arrays of shapes ``a`` and ``b`` before it is rounded.
 
     A bias of one element, whether by its shape or by its strides, is a row of stride 0. Raises
     :class:`~matmill.errors.ShapeError` for a bias that is neither a row nor a column of the product.
@@ -134,7 +134,7 @@ def lower_gemm(
     activation: str | None = None,
     precision: str = "default",
 ) -> tuple[SubProblem[Gemm], ...]:
-    """The problems that compute D = activation(alpha * A @ B + beta * C + bias).
+    """Return the problems that compute D = activation(alpha * A @ B + beta * C + bias).
 
     ``d`` has the shape :func:`gemm_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
     the inner dimension 0, so that A and B are not read. An empty result needs none. C and D may be wider than A and B.
@@ -262,7 +262,10 @@ def _may_be_repacked(problem: Gemm, align: int, strides: Strides) -> bool:
 
 
 def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Batch strides, and (row, column) strides, of an input; ``missing`` is the end where a vector lacks its axis."""
+    """Return batch strides, and (row, column) strides, of an input.
+
+    ``missing`` is the end where a vector lacks its axis.
+    """
     strides = tuple(x.strides)
     if missing is not None:
         row, column = (0, strides[0]) if missing else (strides[0], 0)
@@ -271,7 +274,7 @@ def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ..
 
 
 def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Batch and (row, column) strides of C or D, whose vector axes the array API has dropped."""
+    """Return batch and (row, column) strides of C or D, whose vector axes the array API has dropped."""
     strides = list(broadcast_strides(x.shape, x.strides, len(shape)))
     column = strides.pop() if len(b.shape) > 1 else 0
     row = strides.pop() if len(a.shape) > 1 else 0
@@ -279,7 +282,7 @@ def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[t
 
 
 def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
-    """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
+    """Join the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
 
     Those with a long k stay narrow: a kernel for them reads B once per product and is still many times faster. A bias
     that has an element for each row is the same for every product of a batch.
@@ -306,7 +309,7 @@ def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
 
 
 def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
-    """Whether B, from the address where A starts, is A's transpose, in every product of the batch."""
+    """Tell whether B, from the address where A starts, is A's transpose, in every product of the batch."""
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     return (
         problem.m == problem.n

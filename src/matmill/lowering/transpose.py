@@ -52,7 +52,7 @@ _X, _Y, _D = 0, 1, 3
 
 
 def many_small(problem: Geam) -> str | None:
-    """Why a problem is not one of many small packed matrices, one operand's transposed, or None.
+    """Say why a problem is not one of many small packed matrices, one operand's transposed, or None.
 
     A block takes chunks of them.
     """
@@ -73,7 +73,9 @@ def many_small(problem: Geam) -> str | None:
 
 @lru_cache(maxsize=1024)
 def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
-    """The shape of ``x`` with its last two dimensions swapped, plus ``y``. Raises :class:`~matmill.errors.ShapeError`.
+    """Return the shape of ``x`` with its last two dimensions swapped, plus ``y``.
+
+    Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
@@ -104,7 +106,7 @@ def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = (
 def lower_transpose(
     x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None
 ) -> tuple[SubProblem[Geam], ...]:
-    """The stages that compute D = alpha * X transposed + beta * Y.
+    """Return the stages that compute D = alpha * X transposed + beta * Y.
 
     ``d`` has the shape that :func:`transpose_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
     of 1 means that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which
@@ -148,7 +150,7 @@ def lower_transpose(
 
 
 def _batched(problem: Geam, axis: Axis) -> Geam:
-    """As many of a problem as ``axis`` says, one step of it apart."""
+    """Return as many of a problem as ``axis`` says, one step of it apart."""
     y = None if problem.y is None else replace(problem.y, batch=axis.strides[_Y])
     x, d = replace(problem.x, batch=axis.strides[_X]), replace(problem.d, batch=axis.strides[_D])
     return replace(problem, batch=axis.extent, x=x, y=y, d=d)
@@ -159,7 +161,7 @@ def _swapped(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
-    """The matrix in parts that a kernel takes, those of one size together."""
+    """Yield the matrix in parts that a kernel takes, those of one size together."""
     pairs = [(rows, columns, NO_AXIS.strides)]
     if rows.extent == 1 and columns.extent >= _FOLDED * _FOLDED_ROWS:
         whole, rest = divmod(columns.extent, _FOLDED)
@@ -174,7 +176,7 @@ def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
 
 
 def _view(operand: Operand | None, which: int, d: Operand, axes: Sequence[Axis]) -> View:
-    """How one operand is stored: ``axes`` are those of the batch, rows and columns."""
+    """Say how one operand is stored: ``axes`` are those of the batch, rows and columns."""
     if operand is None:
         return View((0, 0))
     *batch, rows, columns = axes

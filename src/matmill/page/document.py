@@ -51,7 +51,7 @@ ins { color: #116329; text-decoration: none; } del { color: var(--error); text-d
 
 
 def document(title: str, sections: Iterable[tuple[str, str, str]], lead: str = "") -> str:
-    """A whole page of ``sections``: (identity, heading, HTML). Those without HTML are omitted."""
+    """Return a whole page of ``sections``: (identity, heading, HTML). Those without HTML are omitted."""
     given = [(key, heading, body) for key, heading, body in sections if body]
     links = " ".join(f'<a href="#{key}">{escape(heading)}</a>' for key, heading, _ in given)
     parts = "\n".join(
@@ -69,7 +69,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], lead: str = "
 
 
 def table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]], classes: str = "") -> str:
-    """A table of cells that are HTML; ``headings`` are (text, whether the column has numbers)."""
+    """Return a table of cells that are HTML; ``headings`` are (text, whether the column has numbers)."""
     numeric = [' class="n"' if right else "" for _, right in headings]
     head = "".join(f'<th scope="col"{n}>{escape(text)}</th>' for (text, _), n in zip(headings, numeric, strict=True))
     body = "\n".join(
@@ -82,7 +82,7 @@ def table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]], c
 
 
 def bar(value: float, most: float, label: str, *, width: float = 12, over: bool = False) -> str:
-    """A bar as wide as ``value`` is of ``most``, of at most ``width`` em, for readers by ear ``label``."""
+    """Return a bar as wide as ``value`` is of ``most``, of at most ``width`` em, for readers by ear ``label``."""
     if most <= 0 or value <= 0:
         return ""
     share = min(1.0, value / most)
@@ -91,7 +91,7 @@ def bar(value: float, most: float, label: str, *, width: float = 12, over: bool 
 
 
 def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth: float, memory: str) -> str:
-    """A roofline as SVG: ``points`` are (name, FLOP per byte, attainable FLOP/s), axes are logarithmic."""
+    """Return a roofline as SVG: ``points`` are (name, FLOP per byte, attainable FLOP/s), axes are logarithmic."""
     wide, high, left, bottom = 560, 300, 60, 40
     balance = peak / bandwidth
     intensities = [x for _, x, _ in points if x > 0]

@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def page(report: LaunchReport) -> str:
-    """The page, complete in itself."""
+    """Return the page, complete in itself."""
     sections = (
         ("hazards", "Hazards", _hazards(report)),
         ("source", "Source, with counts per line", _source(report)),
@@ -46,18 +46,18 @@ def page(report: LaunchReport) -> str:
 
 
 def _anchor(location: str) -> str:
-    """The identity of a source line."""
+    """Return the identity of a source line."""
     return "L-" + re.sub(r"[^\w.-]", "_", location)
 
 
 def _link(report: LaunchReport, location: str) -> str:
-    """A source line as a link, where the page shows it."""
+    """Return a source line as a link, where the page shows it."""
     shown = escape(location)
     return f'<a href="#{_anchor(location)}">{shown}</a>' if location in report.source else shown
 
 
 def _linked(report: LaunchReport, text: str) -> str:
-    """A message as HTML, with its source lines as links."""
+    """Return a message as HTML, with its source lines as links."""
     parts, at = [], 0
     for match in re.finditer(r"PTX line \d+|[^\s():'\"]+:\d+", text):
         if match[0] in report.source:
@@ -89,7 +89,7 @@ def _hazards(report: LaunchReport) -> str:
 
 
 def _named(report: LaunchReport) -> list[str]:
-    """The files that have something to show, with the lines of all of them in order."""
+    """Return the files that have something to show, with the lines of all of them in order."""
     used = {location.rpartition(":")[0] for location in report.by_line}
     used |= {where.rpartition(":")[0] for _, locations in grouped(report.hazards) for where in locations}
     if all(location.startswith("PTX line") for location in report.source):
@@ -225,14 +225,14 @@ def _mix(report: LaunchReport) -> str:
 
 
 def _arch_of(report: LaunchReport) -> Arch:
-    """The GPU of the table that the PTX is for."""
+    """Return the GPU of the table that the PTX is for."""
     target = re.search(r"\.target\s+(\w+)", report.ptx)
     known = [get(DEFAULT), *ARCHES.values()]
     return next((each for each in known if target is not None and each.target == target[1]), known[0])
 
 
 def _limits(report: LaunchReport) -> str:
-    """The occupancy that threads and shared memory allow, and the point under the roofline."""
+    """Return the occupancy that threads and shared memory allow, and the point under the roofline."""
     arch, launch = _arch_of(report), report.launch
     threads, shared = prod(launch.block), launch.dynamic_shared + report.static_shared
     blocks, limits = arch.resident(threads, 1, shared)
@@ -273,7 +273,7 @@ def _counts(report: LaunchReport) -> str:
 
 
 def write_pages(folder: Path, test: str, reports: Iterable[LaunchReport]) -> None:
-    """Writes a page of each launch of a test into a folder, and the folder's index anew."""
+    """Write a page of each launch of a test into a folder, and the folder's index anew."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "_", test)
     for number, report in enumerate(reports, 1):

@@ -52,7 +52,7 @@ _ELSEWHERE = frozenset({201, 400})
 
 @cache
 def unavailable() -> str | None:
-    """The reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
+    """Return the reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
     try:
         library = load_driver()
     except OSError:
@@ -108,7 +108,7 @@ class Prepared:
         self._function = gpu.function(binary, launch)
 
     def __call__(self, config: int, parameters: int) -> None:
-        """Enqueues one of the ``calls`` of a :class:`~matmill.runtime.launch_frame.Frame` and returns without waiting.
+        """Enqueue one of the ``calls`` of a :class:`~matmill.runtime.launch_frame.Frame` and return without waiting.
 
         The calling thread's context may be any. Asking which it is takes half a microsecond, and the driver refuses a
         function of another one: only then it is asked for.
@@ -119,7 +119,7 @@ class Prepared:
         self._gpu.last = self._what
 
     def _enqueue_within(self, config: int, parameters: int, status: int) -> None:
-        """Tries once more in the GPU's own context, where ``status`` may be for want of it."""
+        """Try once more in the GPU's own context, where ``status`` may be for want of it."""
         if status in _ELSEWHERE:
             with self._gpu.within():
                 status = self._enqueue(config, self._function, parameters, None)
@@ -171,7 +171,7 @@ class GPU:
 
     @staticmethod
     def get(index: int = 0) -> GPU:
-        """The GPU with that number.
+        """Return the GPU with that number.
 
         Raises :class:`~matmill.errors.NoGPUError` where none can be used, :class:`~matmill.errors.DeviceError` where
         there are fewer.
@@ -182,11 +182,11 @@ class GPU:
         return _get(index)
 
     def empty(self, nbytes: int) -> Allocation:
-        """Plain device memory with arbitrary contents, never managed (unified) memory."""
+        """Return plain device memory with arbitrary contents, never managed (unified) memory."""
         return Allocation(self, nbytes)
 
     def zeros(self, nbytes: int) -> Allocation:
-        """Plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
+        """Return plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
         with self.within(), self._relaxed():
             made = self.empty(nbytes)
             # On a stream of its own: the default stream may be tied to the one that is captured.
@@ -197,7 +197,7 @@ class GPU:
             return made
 
     def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
-        """A packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
+        """Return a packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
         try:
             allocation = self.empty(array.nbytes)
         except LaunchError as error:
@@ -211,7 +211,7 @@ class GPU:
         return allocation
 
     def prepare(self, binary: Binary, launch: Launch) -> Prepared:
-        """The kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
+        """Return the kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
         key = (binary, replace(launch, args=()))
         found = self._prepared.get(key)
         if found is None:
@@ -224,11 +224,11 @@ class GPU:
         return found
 
     def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
-        """A frame of launches for this GPU."""
+        """Return a frame of launches for this GPU."""
         return Frame(launches, names, self.arch, encode if self.arch.capability >= HOPPER else None)
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
+        """Enqueue ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
 
         Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
         """
@@ -238,18 +238,18 @@ class GPU:
         prepared(*frame.calls[0])
 
     def synchronize(self) -> None:
-        """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
+        """Wait for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
         self.call("cuCtxSynchronize")
         self.tidy()
 
     def order(self, before: int, after: int) -> None:
-        """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
+        """Make the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
         event = self._mark(before)
         self.call("cuStreamWaitEvent", after, event, 0)
         self.call("cuEventDestroy", event)
 
     def keep(self, owners: tuple[object, ...], stream: int) -> None:
-        """Holds ``owners`` until what is on the stream now has run, so that their memory outlives it.
+        """Hold ``owners`` until what is on the stream now has run, so that their memory outlives it.
 
         They are let go by a later launch, allocation or wait on this GPU (:meth:`tidy`); the host does not wait. Where
         a CUDA graph captures the stream nothing runs yet, and the graph may be launched at any time and often:
@@ -263,19 +263,19 @@ class GPU:
             self._kept.setdefault(stream, deque()).append((event, owners))
 
     def _mark(self, stream: int) -> Any:
-        """A new event, which happens once all that is on the stream now has run."""
+        """Return a new event, which happens once all that is on the stream now has run."""
         event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
         self.call("cuEventRecord", event, stream)
         return event
 
     def tidy(self) -> None:
-        """Lets go of what :meth:`keep` holds and is no longer used."""
+        """Let go of what :meth:`keep` holds and is no longer used."""
         if self._kept:
             with self.within():
                 self._sweep()
 
     def _sweep(self) -> None:
-        """:meth:`tidy` in this GPU's context."""
+        """Run :meth:`tidy` in this GPU's context."""
         if not self._keeping.acquire(blocking=False):
             return  # another thread is at it
         driver, over = self._driver, []
@@ -294,7 +294,7 @@ class GPU:
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
-        """Lets this thread query, allocate and free while a graph captures a stream; the context must be current.
+        """Let this thread query, allocate and free while a graph captures a stream; the context must be current.
 
         That would otherwise break the capture on any stream of the thread, or in the default mode of the process
         (cuThreadExchangeStreamCaptureMode).
@@ -308,7 +308,7 @@ class GPU:
                 driver.cuThreadExchangeStreamCaptureMode(mode)
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new device memory."""
+        """Return the address of new device memory."""
         self.tidy()
         try:
             return int(self.call("cuMemAlloc", nbytes))
@@ -330,7 +330,7 @@ class GPU:
             self.call("cuMemFree", address)
 
     def enter(self) -> bool:
-        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
+        """Make this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
         cell = self._cell
         self._current(cell.address)
         if cell.found.value == self._context_address:
@@ -339,12 +339,12 @@ class GPU:
         return True
 
     def leave(self) -> None:
-        """Undoes :meth:`enter`, so that the array library finds its own current device again."""
+        """Undo :meth:`enter`, so that the array library finds its own current device again."""
         self._driver.cuCtxPopCurrent()
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Between :meth:`enter` and :meth:`leave`."""
+        """Work between :meth:`enter` and :meth:`leave`."""
         entered = self.enter()
         try:
             yield
@@ -353,12 +353,12 @@ class GPU:
                 self.leave()
 
     def call(self, name: str, *args: object) -> Any:
-        """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+        """Return one driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
         with self.within():
             return self._demand(getattr(self._driver, name)(*args), name)
 
     def check(self, status: int, name: str) -> None:
-        """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success.
+        """Raise :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success.
 
         A lost context is a :class:`~matmill.errors.ContextLostError`, whichever call meets it.
         """
@@ -382,7 +382,7 @@ class GPU:
             )
 
     def function(self, binary: Binary, launch: Launch) -> int:
-        """The kernel of ``binary`` that ``launch`` names, loaded: its ``CUfunction`` in this GPU's context.
+        """Return the kernel of ``binary`` that ``launch`` names, loaded: its ``CUfunction`` in this GPU's context.
 
         It is allowed the dynamic shared memory that the launch asks for.
         """
@@ -396,7 +396,7 @@ class GPU:
         return int(self.call("cuKernelGetFunction", kernel.handle))
 
     def _loaded(self, binary: Binary, entry: str) -> Any:
-        """An entry point of ``binary``, loaded once, in whatever context is current."""
+        """Return an entry point of ``binary``, loaded once, in whatever context is current."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
         # A kernel of several launches has all its entry points in one cubin.
@@ -423,7 +423,7 @@ class GPU:
         return values[0] if values else None
 
     def words(self, status: int) -> str:
-        """The driver's name and words for one of its errors, a ``CUresult``."""
+        """Return the driver's name and words for one of its errors, a ``CUresult``."""
         try:
             known = self._driver.CUresult(status)
         except ValueError:  # newer than the bindings
@@ -432,7 +432,7 @@ class GPU:
         return f"{known.name}: {(text or b'').decode()}"
 
     def _recognise(self) -> Arch:
-        """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes.
+        """Return the arch of this GPU: the table's where the model is in it, else one made of the driver's attributes.
 
         Some GPUs (those that share the host's memory, and virtual ones) report clocks of 0. Costs then take the
         slowest clock and memory of the table: too slow is a cautious guess, and 0 is a rate that nothing has.
@@ -478,7 +478,7 @@ class GPU:
 
 
 def no_gpu(argument: str, got: str) -> NoGPUError:
-    """The error for a GPU that was demanded where none can be used."""
+    """Return the error for a GPU that was demanded where none can be used."""
     return NoGPUError(
         argument=argument,
         got=got,

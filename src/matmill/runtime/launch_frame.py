@@ -89,7 +89,7 @@ class Frame:
         )
 
     def bind(self, addresses: Sequence[int], stream: int) -> None:
-        """Sets what the pointers of ``names`` point to, in their order, and the stream with that handle."""
+        """Set what the pointers of ``names`` point to, in their order, and the stream with that handle."""
         self._write(self._buffer, self._first, *addresses)
         if self._maps:
             self._encode_maps(addresses)
@@ -105,7 +105,7 @@ class Frame:
                 self._encoded[offset] = addresses[index]
 
     def _slot(self, arg: Argument, names: Sequence[str]) -> int:
-        """The offset of the argument's slot, which is written here where :meth:`bind` does not do so."""
+        """Return the offset of the argument's slot, which is written here where :meth:`bind` does not do so."""
         if isinstance(arg, Pointer) and arg.name in names:
             return self._first + 8 * names.index(arg.name)
         size, align = size_and_alignment(arg)
@@ -129,7 +129,7 @@ class Frame:
 
 
 def _slot_bytes(launch: Launch) -> int:
-    """Bytes that the launch's parameters take at most, each at a multiple of its alignment."""
+    """Count the bytes that the launch's parameters take at most, each at a multiple of its alignment."""
     sizes = [size_and_alignment(arg) for arg in launch.args]
     total = sum(size for size, _ in sizes)
     if total > _MOST_BYTES:
@@ -152,7 +152,7 @@ def _no_encoder(tensor: TensorMap, _address: int) -> bytes:
 
 
 def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
-    """What ``launch`` asks of a driver for ``arch`` besides its shape."""
+    """Return what ``launch`` asks of a driver for ``arch`` besides its shape."""
     found: dict[int, tuple[int, ...]] = {}
     if launch.cluster != (1, 1, 1):
         found[_CLUSTER] = launch.cluster

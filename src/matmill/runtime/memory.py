@@ -15,7 +15,7 @@ class Driver(Protocol):
     """What gives memory and copies it: :class:`matmill.runtime.gpu.GPU`."""
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory."""
+        """Return the address of new memory."""
 
     def free(self, address: int) -> None:
         """Give memory back."""
@@ -41,11 +41,11 @@ class Allocation:
         self.close()
 
     def pointer(self, name: str, offset: int = 0) -> Pointer:
-        """The address ``offset`` bytes from the start, named for messages."""
+        """Return the address ``offset`` bytes from the start, named for messages."""
         return Pointer(name, self.address + offset)
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """A copy of the first elements as a packed NumPy array; waits for the default stream only."""
+        """Return a copy of the first elements as a packed NumPy array; waits for the default stream only."""
         array = np.empty(shape, dtype)
         if array.nbytes > self.nbytes:
             raise LaunchError(
@@ -59,18 +59,18 @@ class Allocation:
         return array
 
     def fill_bytes(self, value: int) -> None:
-        """Sets every byte; done when the call returns."""
+        """Set every byte; done when the call returns."""
         if self.nbytes:
             self.gpu.call("cuMemsetD8", self.address, value, self.nbytes)
             self.gpu.call("cuStreamSynchronize", 0)
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Copies a packed NumPy array to the start; done when the call returns."""
+        """Copy a packed NumPy array to the start; done when the call returns."""
         if array.nbytes:
             self.gpu.call("cuMemcpyHtoD", self.address, array.ctypes.data, array.nbytes)
             # From pageable memory the copy may return before the last bytes have landed.
             self.gpu.call("cuStreamSynchronize", 0)
 
     def close(self) -> None:
-        """Frees the memory; a second call does nothing."""
+        """Free the memory; a second call does nothing."""
         self._free()

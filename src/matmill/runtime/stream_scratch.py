@@ -50,7 +50,7 @@ class Scratch:
         self._free = range(0)  # addresses of counters
 
     def find(self, stream: int) -> StreamBuffers:
-        """For the next launch on the stream with that handle.
+        """Find the buffers for the next launch on the stream with that handle.
 
         Raises :class:`~matmill.errors.LaunchError` where the driver knows no such stream, or has no memory.
         """
@@ -72,7 +72,7 @@ class Scratch:
                 gpu.leave()
 
     def _make(self, number: int) -> StreamBuffers:
-        """For a stream that was not met before, by two threads at a time perhaps."""
+        """Make the buffers for a stream that was not met before, by two threads at a time perhaps."""
         counter = self._counter()
         with self._making:
             if number not in self._of_stream:
@@ -81,7 +81,7 @@ class Scratch:
             return self._of_stream[number]
 
     def _counter(self) -> int:
-        """One that nobody has."""
+        """Return one that nobody has."""
         with self._making:
             if not self._free:
                 first = self._zeros(_SLAB)
@@ -97,5 +97,5 @@ class Scratch:
 
 @cache
 def scratch(gpu: GPU) -> Scratch:
-    """That of ``gpu``, the same object every time."""
+    """Return that of ``gpu``, the same object every time."""
     return Scratch(gpu)

@@ -23,52 +23,52 @@ class Device(Protocol):
     """Memory, streams and events; all that enqueues returns at once. Streams and events are handles of its own."""
 
     def pin(self, nbytes: int) -> Bytes:
-        """Page-locked host memory, from which copies run beside kernels."""
+        """Return page-locked host memory, from which copies run beside kernels."""
 
     def unpin(self, memory: Bytes) -> None:
-        """Gives it back."""
+        """Give it back."""
 
     def allocate(self, nbytes: int) -> int:
-        """The address of device memory, aligned to 256 bytes."""
+        """Return the address of device memory, aligned to 256 bytes."""
 
     def free(self, address: int) -> None:
-        """Gives it back."""
+        """Give it back."""
 
     def stream(self) -> Any:
-        """A new stream."""
+        """Return a new stream."""
 
     def end_stream(self, stream: Any) -> None:
-        """Gives it back."""
+        """Give it back."""
 
     def event(self) -> Any:
-        """A new event, which counts as passed until it is recorded."""
+        """Return a new event, which counts as passed until it is recorded."""
 
     def end_event(self, event: Any) -> None:
-        """Gives it back."""
+        """Give it back."""
 
     def clear(self, address: int, nbytes: int, stream: Any) -> None:
-        """Enqueues setting all bytes to zero."""
+        """Enqueue setting all bytes to zero."""
 
     def copy_in(self, address: int, memory: Bytes, stream: Any) -> None:
-        """Enqueues a copy of page-locked memory to the device."""
+        """Enqueue a copy of page-locked memory to the device."""
 
     def copy_out(self, memory: Bytes, address: int, stream: Any) -> None:
-        """Enqueues a copy from the device to page-locked memory."""
+        """Enqueue a copy from the device to page-locked memory."""
 
     def launch(self, binary: Binary, launch: Launch, stream: Any) -> None:
-        """Enqueues a kernel."""
+        """Enqueue a kernel."""
 
     def record(self, event: Any, stream: Any) -> None:
-        """Lets the event mark what is on the stream now."""
+        """Let the event mark what is on the stream now."""
 
     def after(self, event: Any, stream: Any) -> None:
-        """Lets the stream wait for the event."""
+        """Let the stream wait for the event."""
 
     def wait(self, event: Any) -> None:
-        """Lets the host wait for the event."""
+        """Let the host wait for the event."""
 
     def drain(self, stream: Any) -> None:
-        """Lets the host wait for all that is on the stream."""
+        """Let the host wait for all that is on the stream."""
 
 
 class OnGPU:
@@ -79,20 +79,20 @@ class OnGPU:
         self._call = gpu.call
 
     def free_bytes(self) -> int:
-        """Device memory that is free now."""
+        """Return device memory that is free now."""
         return int(self._call("cuMemGetInfo"))
 
     def pin(self, nbytes: int) -> Bytes:
-        """Page-locked host memory."""
+        """Return page-locked host memory."""
         address = self._memory("page-locked host memory", nbytes, "cuMemHostAlloc", nbytes, 0)
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def unpin(self, memory: Bytes) -> None:
-        """Gives it back."""
+        """Give it back."""
         self._call("cuMemFreeHost", memory.ctypes.data)
 
     def allocate(self, nbytes: int) -> int:
-        """Device memory."""
+        """Return device memory."""
         return self._memory(f"memory of GPU {self._gpu.index}", nbytes, "cuMemAlloc", nbytes)
 
     def _memory(self, kind: str, nbytes: int, name: str, *args: int) -> int:
@@ -107,53 +107,53 @@ class OnGPU:
             ) from error
 
     def free(self, address: int) -> None:
-        """Gives it back."""
+        """Give it back."""
         self._gpu.free(address)
 
     def stream(self) -> Any:
-        """A new stream, which does not wait for the default one."""
+        """Return a new stream, which does not wait for the default one."""
         return self._call("cuStreamCreate", _BY_ITSELF)
 
     def end_stream(self, stream: Any) -> None:
-        """Gives it back."""
+        """Give it back."""
         self._call("cuStreamDestroy", stream)
 
     def event(self) -> Any:
-        """A new event."""
+        """Return a new event."""
         return self._call("cuEventCreate", _NO_TIMING)
 
     def end_event(self, event: Any) -> None:
-        """Gives it back."""
+        """Give it back."""
         self._call("cuEventDestroy", event)
 
     def clear(self, address: int, nbytes: int, stream: Any) -> None:
-        """Enqueues setting all bytes to zero."""
+        """Enqueue setting all bytes to zero."""
         self._call("cuMemsetD8Async", address, 0, nbytes, stream)
 
     def copy_in(self, address: int, memory: Bytes, stream: Any) -> None:
-        """Enqueues a copy to the device."""
+        """Enqueue a copy to the device."""
         self._call("cuMemcpyHtoDAsync", address, memory.ctypes.data, memory.nbytes, stream)
 
     def copy_out(self, memory: Bytes, address: int, stream: Any) -> None:
-        """Enqueues a copy from the device."""
+        """Enqueue a copy from the device."""
         self._call("cuMemcpyDtoHAsync", memory.ctypes.data, address, memory.nbytes, stream)
 
     def launch(self, binary: Binary, launch: Launch, stream: Any) -> None:
-        """Enqueues a kernel."""
+        """Enqueue a kernel."""
         self._gpu.launch(binary, launch, int(stream))
 
     def record(self, event: Any, stream: Any) -> None:
-        """Lets the event mark what is on the stream now."""
+        """Let the event mark what is on the stream now."""
         self._call("cuEventRecord", event, stream)
 
     def after(self, event: Any, stream: Any) -> None:
-        """Lets the stream wait for the event."""
+        """Let the stream wait for the event."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def wait(self, event: Any) -> None:
-        """Lets the host wait for the event."""
+        """Let the host wait for the event."""
         self._call("cuEventSynchronize", event)
 
     def drain(self, stream: Any) -> None:
-        """Lets the host wait for all that is on the stream."""
+        """Let the host wait for all that is on the stream."""
         self._call("cuStreamSynchronize", stream)

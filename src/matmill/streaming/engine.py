@@ -53,7 +53,7 @@ def stream_inner(
     beta: float = 0.0,
     progress: Progress | None = None,
 ) -> NDArray[Any]:
-    """``alpha * e @ f + beta * c`` as a fresh array (m, n), for E (m, k), F (k, n), C (m, n) of the plan's dtype.
+    """Return ``alpha * e @ f + beta * c`` as a fresh array (m, n), for E (m, k), F (k, n), C (m, n) of one dtype.
 
     Strides may be anything; ``f`` is not read where the plan says that it is E's transpose, ``c`` not where it is
     None or beta is 0, ``e`` and ``f`` not where alpha is 0. Page-locked memory on the host stays within the plan's
@@ -113,7 +113,7 @@ class _Stream:
         beta: float,
         progress: Progress | None,
     ) -> NDArray[Any]:
-        """The result, in memory of its own."""
+        """Return the result, in memory of its own."""
         plan, device = self._plan, self._device
         result = np.empty((plan.m, plan.n), plan.dtype.numpy)
         if not result.size:
@@ -230,7 +230,7 @@ class _Readers:
         self._in_flight: deque[list[Future[None]]] = deque()
 
     def start(self, index: int, buffer: Bytes) -> None:
-        """Begins to pack the chunk of that number into ``buffer``."""
+        """Begin to pack the chunk of that number into ``buffer``."""
         chunk = self._plan.chunk(index)
         numbers = buffer[: chunk.nbytes].view(self._bits)
         reads = [
@@ -242,13 +242,13 @@ class _Readers:
         self._in_flight.append(reads)
 
     def join(self) -> None:
-        """Waits for the chunk that was started first and not joined yet; raises what reading it raised."""
+        """Wait for the chunk that was started first and not joined yet; raise what reading it raised."""
         for read in self._in_flight[0]:
             read.result()
         self._in_flight.popleft()
 
     def _stop(self) -> None:
-        """Drops the reads still to come and waits for those in flight.
+        """Drop the reads still to come and wait for those in flight.
 
         An interrupt meanwhile is kept until they have ended: the memory that they write to is given back next.
         """

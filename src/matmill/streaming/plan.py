@@ -98,11 +98,11 @@ class StreamPlan:
         return self.payload_of(self.k)
 
     def payload_of(self, length: int) -> int:
-        """Bytes of E and F, without padding, for that many k."""
+        """Count the bytes of E and F, without padding, for that many k."""
         return (self.m + (0 if self.gram else self.n)) * length * self.dtype.itemsize
 
     def chunk(self, index: int) -> Chunk:
-        """The chunk of that number: they cover 0..k in order, each k once.
+        """Return the chunk of that number: they cover 0..k in order, each k once.
 
         >>> from matmill.dtypes import F32
         >>> plan = StreamPlan(3, 2, 100, F32, gram=False, e_along_k=True, f_along_k=True, length=64)
@@ -127,7 +127,7 @@ def plan_stream(
     budget: int = BUDGET,
     free: int | None = None,
 ) -> StreamPlan:
-    """Chunks of about equal length whose buffers take at most ``budget`` bytes together.
+    """Return chunks of about equal length whose buffers take at most ``budget`` bytes together.
 
     The plan follows from sizes, element type, budget and the order in which E (m, k) and F (k, n) are stored, which
     is read from their strides (in any unit; packed rows by default). Sums are rounded in the order that it says: the
@@ -161,13 +161,13 @@ def plan_stream(
 
 
 def _along_k(vectors: int, stride: int, k_stride: int) -> bool:
-    """Whether a matrix with these strides is nearer to being stored vector by vector."""
+    """Tell whether a matrix with these strides is nearer to being stored vector by vector."""
     return vectors == 1 or abs(k_stride) < abs(stride)
 
 
 @lru_cache(maxsize=64)
 def _layout(plan: StreamPlan, length: int) -> tuple[Packed, Packed | None, int, Gemm]:
-    """What chunks of that length have in common; a long stream has two kinds, the full one and the last."""
+    """Return what chunks of that length have in common; a long stream has two kinds, the full one and the last."""
     size = plan.dtype.itemsize
 
     def pack(vectors: int, offset: int, *, along_k: bool) -> tuple[Packed, int, Strides, int]:

@@ -42,12 +42,15 @@ class Source:
         self._file = _MappedFile.behind(vectors, name)
 
     def close(self) -> None:
-        """Closes the file behind the array, if any."""
+        """Close the file behind the array, if any."""
         if self._file is not None and self._file.descriptor is not None:
             os.close(self._file.descriptor)
 
     def pieces(self, start: int, stop: int, packed: Packed, buffer: Bits) -> Iterator[tuple[Bits, Bits]]:
-        """Pairs of a part of ``buffer`` and what is copied there: together all vectors, from ``start`` to ``stop``."""
+        """Yield pairs of a part of ``buffer`` and what is copied there.
+
+        Together all vectors, from ``start`` to ``stop``.
+        """
         part = self._vectors[:, start:stop]
         first, rows = packed.offset // part.itemsize, packed.shape[0]
         target = buffer[first : first + rows * packed.pitch].reshape(rows, packed.pitch)[:, : packed.shape[1]]
@@ -58,7 +61,7 @@ class Source:
             yield target[row : row + step], part[row : row + step]
 
     def read(self, target: Bits, part: Bits) -> None:
-        """Copies one piece; any thread may.
+        """Copy one piece; any thread may.
 
         Raises :class:`~matmill.errors.TruncatedFileError` where the file has become too short, and ``OSError``.
         """
@@ -78,7 +81,7 @@ class Source:
 
 
 def _bits(array: NDArray[Any]) -> Bits:
-    """The array's memory as unsigned integers of the same size: copies keep every bit and let other threads run."""
+    """Give array's memory as unsigned integers of the same size: copies keep every bit and let other threads run."""
     found: Bits = array.view(np.ndarray).view(np.dtype(f"u{array.itemsize}"))
     return found
 
@@ -108,7 +111,7 @@ class _MappedFile:
 
     @classmethod
     def behind(cls, array: NDArray[Any], argument: str) -> _MappedFile | None:
-        """The file of an array that is a ``np.memmap`` or a view of one, else None."""
+        """Return the file of an array that is a ``np.memmap`` or a view of one, else None."""
         base: Any = array
         while base is not None:
             if isinstance(base, np.memmap) and isinstance(base.base, mmap):
@@ -119,7 +122,7 @@ class _MappedFile:
         return None
 
     def read(self, descriptor: int, target: Bits, address: int) -> None:
-        """Fills a contiguous ``target`` with the bytes of the file that are mapped at ``address``."""
+        """Fill a contiguous ``target`` with the bytes of the file that are mapped at ``address``."""
         into: memoryview = target.view(np.uint8).data
         position = address - self.address + self.position
         while into:
@@ -132,7 +135,7 @@ class _MappedFile:
             into, position = into[got:], position + got
 
     def check(self, part: Bits) -> None:
-        """Raises :class:`~matmill.errors.TruncatedFileError` unless the file now holds all of ``part``."""
+        """Raise :class:`~matmill.errors.TruncatedFileError` unless the file now holds all of ``part``."""
         if part.size:
             steps = (stride * (extent - 1) for stride, extent in zip(part.strides, part.shape, strict=True))
             last = part.ctypes.data + sum(max(0, step) for step in steps)
@@ -150,7 +153,7 @@ class _MappedFile:
 
 
 def _open(address: int, nbytes: int, position: int) -> int | None:
-    """A descriptor of the very file that is mapped there, or None.
+    """Return a descriptor of the very file that is mapped there, or None.
 
     The path may by now name another file, and a private map may differ from its file: only what the system says of the
     shared map, its inode and offset, counts.

@@ -41,7 +41,7 @@ class Steps:
 
 
 def inner_steps(arch: Arch) -> Steps:
-    """The inner kernel on ``arch``, with the constants that its cost model picks for each chunk.
+    """Return the inner kernel on ``arch``, with the constants that its cost model picks for each chunk.
 
     Its functions raise :class:`~matmill.errors.IllegalConfigError` for what the kernel does not take.
     """

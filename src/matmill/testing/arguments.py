@@ -72,7 +72,7 @@ class At:
 
 
 def array_key(array: NDArray[Any]) -> tuple[Any, ...]:
-    """What two arrays of the same memory, shape and type have in common."""
+    """Return what two arrays of the same memory, shape and type have in common."""
     return (array.ctypes.data, array.shape, array.strides, array.dtype)
 
 
@@ -86,7 +86,7 @@ class Binder:
         self.images: dict[Texture | Surface, Pointer] = {}
 
     def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
-        """The address of an array, to which kernels may store if it is not read-only and is to be ``stored`` to."""
+        """Give address of an array, to which kernels may store if it is not read-only and is to be ``stored`` to."""
         if array.dtype.hasobject:
             array, stored = with_handles(name, array, self.handle), False
         key = array_key(array)
@@ -101,14 +101,14 @@ class Binder:
         return self.bound[key]
 
     def handle(self, name: str, image: Texture | Surface) -> Pointer:
-        """The handle of a texture or surface."""
+        """Return the handle of a texture or surface."""
         if image not in self.images:
             pointer = self.pointer(name, image.array, stored=isinstance(image, Surface))
             self.images[image] = self.memory.attach(name, image, pointer)
         return self.images[image]
 
     def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:
-        """One value as the launch takes it."""
+        """Return one value as the launch takes it."""
         name = parameter.name if parameter is not None and parameter.name else f"argument {index}"
         if isinstance(value, Struct | TensorMap):
             return value
@@ -129,12 +129,12 @@ class Binder:
         return self._pointer(name, array, value)
 
     def _pointer(self, name: str, array: NDArray[Any], value: object) -> Pointer:
-        """The address of an array, or of the element of it that the value is at."""
+        """Return the address of an array, or of the element of it that the value is at."""
         found = self.pointer(name, array)
         return replace(found, address=found.address + value.offset) if isinstance(value, At) else found
 
     def _address(self, name: str, value: object) -> Pointer | None:
-        """The pointer that a value is without an array: itself, null, or a handle."""
+        """Return the pointer that a value is without an array: itself, null, or a handle."""
         if isinstance(value, Texture | Surface):
             return self.handle(name, value)
         if value is None:
@@ -142,7 +142,7 @@ class Binder:
         return value if isinstance(value, Pointer) else None
 
     def _struct(self, name: str, value: object) -> Struct | None:
-        """A struct by value, where the value is one."""
+        """Return a struct by value, where the value is one."""
         if isinstance(value, tuple | list):
             return Struct.of(*(self._member(f"{name}.{n}", each) for n, each in enumerate(value)))
         if isinstance(value, ctypes.Structure | ctypes.Array):
@@ -170,7 +170,7 @@ class Binder:
 
 
 def _check_image(name: str, image: Texture | Surface, variable: Variable, parameter: Parameter | None) -> None:
-    """A texture or surface must be for a handle of its kind, where the parameter's type says so."""
+    """Check that a texture or surface is for a handle of its kind, where the parameter's type says so."""
     kind = HANDLES.get(parameter.type) if parameter is not None else None
     if variable.size != 8 or variable.element[:1] == "f" or (kind is not None and not isinstance(image, kind)):
         raise ArgumentError(
@@ -182,7 +182,10 @@ def _check_image(name: str, image: Texture | Surface, variable: Variable, parame
 
 
 def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter | None) -> Struct:
-    """A struct of the parameter's size, with its alignment: members such as ``int2`` and ``float4`` have more of it."""
+    """Return a struct of the parameter's size, with its alignment.
+
+    Members such as ``int2`` and ``float4`` have more of it.
+    """
     if len(struct.data) != variable.size:
         raise ArgumentError(
             argument=name,
@@ -194,14 +197,14 @@ def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter 
 
 
 def _unwritten(array: NDArray[Any]) -> bool:
-    """Whether an array holds what stands for memory that nobody has written: NaN alone, or all bits set."""
+    """Tell whether an array holds what stands for memory that nobody has written: NaN alone, or all bits set."""
     if array.dtype.kind == "f":
         return bool(np.isnan(array).all())
     return bool((np.ascontiguousarray(array).view(np.uint8) == 0xFF).all())
 
 
 def _number(name: str, value: float, variable: Variable, parameter: Parameter | None) -> np.generic:
-    """A Python number as the parameter's type."""
+    """Return a Python number as the parameter's type."""
     dtype = _NUMBERS.get(variable.element)
     if variable.element == "b8" and variable.size in {2, 4, 8} and parameter is not None:
         dtype = {"half": np.dtype(np.float16), "__half": np.dtype(np.float16)}.get(parameter.type)
@@ -231,7 +234,7 @@ def _number(name: str, value: float, variable: Variable, parameter: Parameter | 
 
 
 def _checked(name: str, value: np.generic, variable: Variable, parameter: Parameter | None) -> np.generic:
-    """A NumPy scalar, which must have the parameter's size and not be a whole number for a real one."""
+    """Return a NumPy scalar, which must have the parameter's size and not be a whole number for a real one."""
     real = variable.element in {"f32", "f64"}
     if value.nbytes != variable.size or (real and value.dtype.kind in "iub") or (not real and _mixed(value, variable)):
         raise ArgumentError(
@@ -292,7 +295,7 @@ def _described(variable: Variable, parameter: Parameter | None) -> str:
 def bound_arguments(
     binder: Binder, values: Sequence[object], entry: str, variables: Sequence[Variable], parameters: Sequence[Parameter]
 ) -> tuple[Argument, ...]:
-    """All arguments of a launch.
+    """Return all arguments of a launch.
 
     Raises :class:`~matmill.errors.ArgumentError` for a wrong number of values or one that its parameter does not take.
     """
@@ -310,7 +313,7 @@ def bound_arguments(
 
 
 def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
-    """The arrays, or NumPy scalars, for variables of a module by their names.
+    """Return the arrays, or NumPy scalars, for variables of a module by their names.
 
     Raises :class:`~matmill.errors.ArgumentError` for a Python number, of which the PTX does not say the type.
     """

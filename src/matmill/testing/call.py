@@ -34,7 +34,7 @@ def emulate(
     target: str = "sm_90a",
     suppressions: str | Path | Sequence[Suppression] = (),
 ) -> LaunchReport:
-    """Runs one launch of a kernel on the CPU, on NumPy arrays in place, and reports what it did.
+    """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report what it did.
 
     ``source`` is CUDA C++ or PTX: a path, or the text itself. Host code, its headers and its launches may be in it;
     what was left out is in ``report.left_out``. ``entry`` is the kernel's name in C++, with the arguments of a template
@@ -90,7 +90,9 @@ def emulate(
 
 
 def at(array: object, index: int | tuple[int, ...]) -> At:
-    """An argument of :func:`emulate`: a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
+    """Return an argument of :func:`emulate`.
+
+    A pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
 
     The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
     own instead, and what comes before it is out of bounds.
@@ -105,7 +107,7 @@ def at(array: object, index: int | tuple[int, ...]) -> At:
 
 
 def extent(argument: str, value: int | Sequence[int]) -> Dim3:
-    """One to three positive extents as three.
+    """Return one to three positive extents as three.
 
     >>> extent("grid", 4), extent("block", (16, 16))
     ((4, 1, 1), (16, 16, 1))

@@ -20,7 +20,7 @@ HANDLES: dict[str, type[Texture | Surface]] = {
 
 
 def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture | Surface], Pointer]) -> NDArray[Any]:
-    """A copy of an array of textures and surfaces, or of records with such members, that has handles in their place.
+    """Copy an array of textures and surfaces, or of records with such members, with handles in their place.
 
     Raises :class:`~matmill.errors.ArgumentError` for another object.
     """
@@ -41,7 +41,7 @@ def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture 
 def replaced(
     name: str, array: NDArray[Any], dtype: np.dtype[Any], function: Callable[[str, object], object]
 ) -> NDArray[Any]:
-    """A copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
+    """Return a copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
     found = np.zeros(array.shape, dtype)
     for key in array.dtype.names or ():
         part = array[key]
@@ -54,7 +54,7 @@ def replaced(
 
 
 def objects(array: NDArray[Any]) -> Iterator[object]:
-    """The objects of an array, those of its members one after another."""
+    """Yield the objects of an array, those of its members one after another."""
     if array.dtype.names is None:
         yield from array.flat
     for key in array.dtype.names or ():
@@ -63,7 +63,7 @@ def objects(array: NDArray[Any]) -> Iterator[object]:
 
 
 def _with_numbers(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """An element type with a handle in the place of each object, which has 8 bytes too."""
+    """Return an element type with a handle in the place of each object, which has 8 bytes too."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return np.dtype((_with_numbers(base), shape))

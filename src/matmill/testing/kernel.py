@@ -61,7 +61,7 @@ class Kernel:
         settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:
-        """One launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
+        """Return one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
         unit = self.unit
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
@@ -118,7 +118,7 @@ def load(
     options: Sequence[str] = (),
     target: str = "sm_90a",
 ) -> Kernel:
-    """The kernel of a file or a text of CUDA C++ or PTX.
+    """Return the kernel of a file or a text of CUDA C++ or PTX.
 
     Raises what :func:`~matmill.cxx.unit.compile_unit` raises, and :class:`~matmill.errors.EmulationError` for text that
     is no PTX.
@@ -162,7 +162,7 @@ def _read(path: Path) -> str:
 
 
 def _path(source: str) -> Path | None:
-    """The path that a string without line breaks names, None where it is a text."""
+    """Return the path that a string without line breaks names, None where it is a text."""
     if "\n" in source or "{" in source:
         return None
     path = Path(source)
@@ -170,7 +170,7 @@ def _path(source: str) -> Path | None:
 
 
 def _only(entry: str, module: Module) -> str:
-    """The kernel of a PTX text, which need not be named where it is the only one."""
+    """Return the kernel of a PTX text, which need not be named where it is the only one."""
     if not entry and len(module.entries) == 1:
         return next(iter(module.entries))
     raise ArgumentError(

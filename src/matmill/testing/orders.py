@@ -40,7 +40,9 @@ class Emulate:
         check: bool = True,
         **keywords: Any,
     ) -> LaunchReport:
-        """The report of one launch; :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
+        """Return the report of one launch.
+
+        :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
 
         Arrays have the results of the first order. Where another order gives others, or copies that act late do, that
         is a hazard of kind "order".
@@ -71,7 +73,7 @@ class Emulate:
         return report.raise_if() if check else report
 
     def _found(self, source: str | Path) -> str | Path:
-        """A path relative to the test's folder, where there is such a file."""
+        """Return a path relative to the test's folder, where there is such a file."""
         if isinstance(source, str) and ("\n" in source or "{" in source):
             return source
         beside = self.folder / source
@@ -88,7 +90,7 @@ def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
 
 
 def _copied(values: Sequence[object]) -> tuple[Any, ...]:
-    """Arguments whose memory is their own; what is given twice is copied once. What is no array is kept."""
+    """Return arguments whose memory is their own; what is given twice is copied once. What is no array is kept."""
     copies: dict[object, Any] = {}
 
     def copied(value: object) -> Any:
@@ -114,7 +116,7 @@ def _copied(values: Sequence[object]) -> tuple[Any, ...]:
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
-    """All arrays, those behind textures and surfaces among them."""
+    """Yield all arrays, those behind textures and surfaces among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from _arrays(value)
@@ -133,7 +135,7 @@ def _differences(
     first: Sequence[object],
     other: Sequence[object],
 ) -> Iterable[Hazard]:
-    """A hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
+    """Yield a hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
     names = [argument.name for argument in report.launch.args if hasattr(argument, "name")] + [*symbols]
     how = "late copies" if "late_copies" in order else f"the order of warps {order['schedule']}"
     for number, (one, two) in enumerate(zip(_arrays(first), _arrays(other), strict=True)):
@@ -151,7 +153,7 @@ def _differences(
 
 
 def _different(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where two results differ; sums of floats may be rounded otherwise, since atomics add in any order."""
+    """Say where two results differ; sums of floats may be rounded otherwise, since atomics add in any order."""
     if one.dtype.kind in "fc":
         rtol = float(np.finfo(one.dtype).eps) ** 0.5
         atol = rtol * float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0))

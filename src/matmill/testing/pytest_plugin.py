@@ -27,7 +27,7 @@ _MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options on the command line and in the ini file."""
+    """Add the options on the command line and in the ini file."""
     group = parser.getgroup("matmill", "CUDA kernels without a GPU")
     group.addoption(
         "--matmill-html", metavar="DIR", type=Path, help="write a page of each emulated launch into this folder"
@@ -42,12 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker."""
+    """Declare the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 def _defaults(config: pytest.Config) -> dict[str, Any]:
-    """What the ini file says, as the marker's keywords."""
+    """Return what the ini file says, as the marker's keywords."""
     found: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
     suppressions = str(config.getini("matmill_suppressions"))
     schedules = str(config.getini("matmill_schedules"))
@@ -64,7 +64,7 @@ def _defaults(config: pytest.Config) -> dict[str, Any]:
 
 @pytest.fixture
 def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
-    """Runs a kernel as :func:`matmill.emulate` does, in several orders of its warps, and fails the test at hazards.
+    """Run a kernel as :func:`matmill.emulate` does, in several orders of its warps, and fail the test at hazards.
 
     Paths are relative to the test's file. ``check=False`` returns the report instead of failing; other keywords are
     those of :func:`matmill.emulate` and override what the marker ``emulate`` and the ini file say.
@@ -91,7 +91,7 @@ def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Shows the reports of a test's launches where it fails by itself, as an assertion about results does."""
+    """Show the reports of a test's launches where it fails by itself, as an assertion about results does."""
     reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
     shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # in the exception's own words
     if call.when == "call" and call.excinfo is not None and reports and not shown:

@@ -60,7 +60,7 @@ class LaunchReport(Report):
         return not self.faulted and super().ok
 
     def raise_if(self, *kinds: str) -> LaunchReport:
-        """The report itself, or :class:`HazardError` where it is not ``ok``.
+        """Return the report itself, or :class:`HazardError` where it is not ``ok``.
 
         With ``kinds`` (kinds of hazards or severities, such as "race" or "warning") it is raised for those, instead.
         """
@@ -76,7 +76,7 @@ class LaunchReport(Report):
         return "\n".join(self.text())
 
     def text(self, width: int = 0) -> Iterator[str]:
-        """The lines of the report, without the counts; source lines are cut to ``width``, where that is not 0."""
+        """Yield the lines of the report, without the counts; source lines are cut to ``width``, where that is not 0."""
         yield f"{self.launch}: {count_hazards(self.hazards)}"
         for said in self.left_out:
             yield f"left out: {said}"
@@ -92,7 +92,7 @@ class LaunchReport(Report):
             yield f"suppressed: {hazard.kind} at {hazard.where}: {reason}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON has it; counts of a launch that has faulted are not in it."""
+        """Return the report as JSON has it; counts of a launch that has faulted are not in it."""
         launch = self.launch
         return {
             "ok": self.ok,
@@ -116,12 +116,12 @@ def _as_dict(hazard: Hazard) -> dict[str, str]:
 
 
 def counted(counts: dict[str, int]) -> dict[str, int]:
-    """The counts that are not 0."""
+    """Return the counts that are not 0."""
     return {name: count for name, count in counts.items() if count}
 
 
 def clipped(line: str, width: int) -> str:
-    """A source line without its indentation, cut to ``width`` characters where that is not 0.
+    """Return a source line without its indentation, cut to ``width`` characters where that is not 0.
 
     >>> clipped("    x[i] = 1;  // one", 8)
     'x[i] = …'
@@ -131,7 +131,7 @@ def clipped(line: str, width: int) -> str:
 
 
 def count_hazards(hazards: Sequence[Hazard]) -> str:
-    """How many hazards of each severity there are, in words.
+    """Say how many hazards of each severity there are, in words.
 
     >>> count_hazards([])
     'no hazards'
@@ -142,12 +142,12 @@ def count_hazards(hazards: Sequence[Hazard]) -> str:
 
 
 def locations_of(hazard: Hazard) -> tuple[str, ...]:
-    """The source lines that a hazard is about, its own first."""
+    """Return the source lines that a hazard is about, its own first."""
     return tuple(dict.fromkeys([hazard.where, *_LOCATION.findall(hazard.message)]))
 
 
 def grouped(hazards: Sequence[Hazard]) -> list[tuple[list[Hazard], tuple[str, ...]]]:
-    """Hazards of one kind and pair of lines together, with those lines: unrolled loops have one in each copy."""
+    """Return hazards of one kind and pair of lines together, with those lines: unrolled loops have one in each copy."""
     alike: dict[tuple[str, tuple[str, ...]], list[Hazard]] = {}
     for hazard in hazards:
         alike.setdefault((hazard.kind, locations_of(hazard)), []).append(hazard)

@@ -16,7 +16,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(reports: Iterable[LaunchReport]) -> dict[str, Any]:
-    """The hazards of launches as one SARIF log; suppressed ones have their reason as a justification."""
+    """Return the hazards of launches as one SARIF log; suppressed ones have their reason as a justification."""
     results: list[dict[str, Any]] = []
     kinds: dict[str, str] = {}
     for report in reports:

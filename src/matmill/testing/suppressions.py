@@ -23,12 +23,14 @@ class Suppression:
     reason: str
 
     def covers(self, hazard: Hazard) -> bool:
-        """Whether the hazard is of this kind, at this line or between it and another one."""
+        """Tell whether the hazard is of this kind, at this line or between it and another one."""
         return hazard.kind == self.kind and (hazard.where == self.location or f"({self.location})" in hazard.message)
 
 
 def read(path: str | Path) -> tuple[Suppression, ...]:
-    """The suppressions of a file: a line each with the kind, the source line, and the reason; ``#`` begins a comment.
+    """Return the suppressions of a file: a line each with the kind, the source line, and the reason.
+
+    ``#`` begins a comment.
 
     Raises :class:`~matmill.errors.ArgumentError` for a file or a line that cannot be read, and
     :class:`~matmill.errors.UnknownNameError` for a kind that does not exist.
@@ -43,7 +45,7 @@ def read(path: str | Path) -> tuple[Suppression, ...]:
 
 
 def parse(text: str, name: str = "suppressions") -> tuple[Suppression, ...]:
-    """The suppressions of a text.
+    """Return the suppressions of a text.
 
     >>> parse("race  rowsum.cu:15  all threads store the same flag")
     (Suppression(kind='race', location='rowsum.cu:15', reason='all threads store the same flag'),)
@@ -69,7 +71,7 @@ def parse(text: str, name: str = "suppressions") -> tuple[Suppression, ...]:
 def apply(
     hazards: Iterable[Hazard], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Hazard, ...], tuple[tuple[Hazard, str], ...]]:
-    """The hazards that no suppression covers, and the others with the reason."""
+    """Return the hazards that no suppression covers, and the others with the reason."""
     left, accepted = [], []
     for hazard in hazards:
         reason = next((each.reason for each in suppressions if each.covers(hazard)), None)

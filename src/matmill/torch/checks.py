@@ -21,7 +21,7 @@ SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
 
 
 def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[int, ...]:
-    """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
+    """Return the shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
     operator = OPERATORS[name]
     read = partial(inspect, stream=None, dtypes=operator.dtypes)
     request = _request(operator.operation, tensors, factors, out, read)
@@ -34,7 +34,7 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
 
 
 def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[Any, ...]:
-    """The same for tensors without memory, whose sizes may be symbols.
+    """Return the same for tensors without memory, whose sizes may be symbols.
 
     Symbols are checked by the sizes that they had when they were met. Those that have none yet (a number of elements
     found, say), and whether ``out`` overlaps an operand, are checked once there is memory.
@@ -51,7 +51,7 @@ def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
 
 
 def _symbolic(name: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The result's shape in symbols, for operands that fit together."""
+    """Return the result's shape in symbols, for operands that fit together."""
     a = tensors[0].shape
     if name == "transpose":
         return (*a[:-2], a[-1], a[-2])
@@ -86,7 +86,7 @@ def _request(
 
 
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
-    """The operand of a fake tensor: all but its address."""
+    """Return the operand of a fake tensor: all but its address."""
     device = CPU if x.device.type == "cpu" else (x.device.type, x.device.index or 0)
     dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes, conversion=BY_TO)
     shape, strides = (tuple(map(_met, sizes)) for sizes in (x.shape, x.stride()))
@@ -94,5 +94,5 @@ def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
 
 
 def _met(size: Any) -> int:
-    """A size, or that which a symbol had when it was met."""
+    """Return a size, or that which a symbol had when it was met."""
     return int(size.node.hint) if type(size) is torch.SymInt else size

@@ -125,7 +125,7 @@ def _batched(name: str) -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Gives torch all that it calls."""
+    """Give torch all that it calls."""
     for name in NAMES:
         on_gpu, on_host = _on_gpu(name), _host(name)
         forms = {"CUDA": on_gpu, "CPU": on_host, "MkldnnCPU": on_host, "Autograd": _autograd(name)}

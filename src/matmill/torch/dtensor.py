@@ -48,13 +48,16 @@ _R, _P = Replicate(), Partial()
 
 
 def inner(e: Any, f: Any) -> Any:
-    """:func:`matmill.torch.inner` of DTensors: sharded in k, the result is a partial sum, in the operands' type."""
+    """Return :func:`matmill.torch.inner` of DTensors.
+
+    Sharded in k, the result is a partial sum, in the operands' type.
+    """
     _result(("inner", e, f))
     return gradients.inner(e, f)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
-    """:func:`matmill.torch.matmul` of DTensors."""
+    """Return :func:`matmill.torch.matmul` of DTensors."""
     activation, out_dtype = options.get("activation"), options.get("out_dtype")
     plain = bias is None and activation is None
     if plain or not any(one.is_partial() for one in _result(("matmul", a, b))):
@@ -70,13 +73,13 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def transpose(x: Any) -> Any:
-    """:func:`matmill.torch.transpose` of a DTensor: shardings of the last two dimensions are exchanged."""
+    """Return :func:`matmill.torch.transpose` of a DTensor: shardings of the last two dimensions are exchanged."""
     _result(("transpose", x))
     return gradients.transpose(x)
 
 
 def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-    """:func:`matmill.torch.transpose_add` of DTensors, the last two dimensions of ``x`` sharded as the others of y."""
+    """Transpose and add DTensors, the last two dimensions of ``x`` sharded as the others of ``y``."""
     _result(("transpose_add", x, y))
     return gradients.transpose_add(x, y, alpha=alpha, beta=beta)
 
@@ -113,7 +116,7 @@ def _transpose_rules(shapes: tuple[Sequence[int], ...], _epilogue: bool) -> Iter
 
 
 def _batch_rules(shapes: tuple[Sequence[int], ...], batch: int) -> Iterator[Rule]:
-    """Shards of each batch dimension, of those operands that are not broadcast over it."""
+    """Yield shards of each batch dimension, of those operands that are not broadcast over it."""
     for dim in range(batch):
         owns = [(shape, dim - batch + len(shape) - 2) for shape in shapes[:2]]
         yield (
@@ -123,7 +126,7 @@ def _batch_rules(shapes: tuple[Sequence[int], ...], batch: int) -> Iterator[Rule
 
 
 def _along(bias: Sequence[int], b_rank: int, *, rows: bool) -> Any:
-    """The placement of a bias where the result is sharded in rows, or in columns."""
+    """Return the placement of a bias where the result is sharded in rows, or in columns."""
     column = b_rank == 1 if len(bias) == 1 else bias[1] == 1
     dim = 0 if column else len(bias) - 1
     return Shard(dim) if rows == column and bias[dim] != 1 else _R
@@ -142,7 +145,7 @@ def _rules(name: str, shapes: tuple[Sequence[int], ...], *, epilogue: bool) -> l
 
 
 def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
-    """The placements of a call's result: its operator's name, then operands. Raises for what no rule takes."""
+    """Return the placements of a call's result: its operator's name, then operands. Raises for what no rule takes."""
     name, *operands = call
     for argument, x in zip(OPERATORS[name].tensors, operands, strict=False):
         if not isinstance(x, DTensor) or x.device_mesh != operands[0].device_mesh:
@@ -160,7 +163,7 @@ def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
 
 
 def _placed(name: str, shapes: tuple[Sequence[int], ...], given: tuple[Any, ...], *, epilogue: bool) -> Any:
-    """The result's placement on one dimension of a mesh where the operands have these."""
+    """Return the result's placement on one dimension of a mesh where the operands have these."""
     rules = _rules(name, shapes, epilogue=epilogue)
     for result, wanted in rules:
         if wanted == given:
@@ -175,7 +178,7 @@ _known = lru_cache(maxsize=1024)(_placed)
 
 
 def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) -> ArgumentError:
-    """The error, with the placements of the other operands that go with the first one's, or else with those of any."""
+    """Give error, with the placements of the other operands that go with the first one's, or else with those of any."""
     names = OPERATORS[name].tensors[: len(given)]
     fitting = [wanted for wanted in rules if wanted[0] == given[0]] or rules
     options = list(dict.fromkeys(_shown(names, wanted) for wanted in fitting))

@@ -43,7 +43,7 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
-    """``alpha * x.mT + beta * y`` in one pass, for tensors (..., n, m) and (..., m, n) whose batches broadcast.
+    """Return ``alpha * x.mT + beta * y`` in one pass, for tensors (..., n, m) and (..., m, n) whose batches broadcast.
 
     Elements are float64, float32, float16, bfloat16, int8 or int32. 16-bit elements are multiplied and summed in
     float32 and rounded once; with both factors 1 the result is ``x.mT + y`` to the bit. The result is packed, row after
@@ -71,7 +71,7 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
 
 
 def transpose(x: Any, *, out: Any = None) -> Any:
-    """``x.mT``, copied: a packed tensor, or ``out``.
+    """Return ``x.mT``, copied: a packed tensor, or ``out``.
 
     >>> transpose(torch.arange(6).int().reshape(2, 3))
     tensor([[0, 3],
@@ -101,7 +101,7 @@ def inner(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
+    """Return ``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
     Elements are float32, float64, float16 or bfloat16; those of 16 bits are summed in float32 and rounded once.
     ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact. Differentiable as
@@ -150,7 +150,9 @@ def gram(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """``alpha * (x.mT @ x)``, or ``+ beta * c``: the Gram matrix of the columns of ``x``, (k, n), whose rows are many.
+    """Return ``alpha * (x.mT @ x)``, or ``+ beta * c``.
+
+    The Gram matrix of the columns of ``x``, (k, n), whose rows are many.
 
     With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
     n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
@@ -177,7 +179,7 @@ def matmul(
     precision: str | None = None,
     out: Any = None,
 ) -> Any:
-    """``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
+    """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
     ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"`` or ``"tf32"``, all
@@ -212,7 +214,7 @@ def matmul(
 
 
 def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
-    """``activation(x @ w.T + b)``: what ``torch.nn.Linear`` computes, with an activation in the same kernel.
+    """Return ``activation(x @ w.T + b)``: what ``torch.nn.Linear`` computes, with an activation in the same kernel.
 
     ``x`` is (..., in), ``w`` (out, in) and ``b`` (out,) or None; the result is (..., out). Everything else is as in
     :func:`matmul`.
@@ -252,14 +254,14 @@ def _not_linear(argument: str, x: Any, wanted: str) -> ShapeError:
 
 
 def _dtype(asked: Any, a: Any) -> Any:
-    """What torch calls the element type that a product of ``a`` is asked to have."""
+    """Return what torch calls the element type that a product of ``a`` is asked to have."""
     dtype = _DTYPES.get(getattr(a, "dtype", None))
     # What is no tensor, or none of these elements, the operator refuses.
     return None if dtype is None else getattr(torch, result_type(asked, dtype).name)
 
 
 def _factor(value: Any, argument: str, x: Any) -> Any:
-    """What the core makes of a factor of elements of ``x``, before torch's schema has its own say of numbers."""
+    """Return what the core makes of a factor of elements of ``x``, before torch's schema has its own say of numbers."""
     # A traced refusal would be an obscure error of the compiler; the operator's, of fake tensors, is quoted by it. Only
     # of integers the lower bits must be taken first: torch's schema has 64 of them.
     if type(value) in SYMBOLS or (is_compiling() and type(value) is not int):
@@ -270,7 +272,7 @@ def _factor(value: Any, argument: str, x: Any) -> Any:
 
 
 def _check_tensors(**named: Any) -> None:
-    """Raises :class:`~matmill.errors.DTypeError` for what is neither a tensor nor stands for one."""
+    """Raise :class:`~matmill.errors.DTypeError` for what is neither a tensor nor stands for one."""
     for argument, x in named.items():
         if not isinstance(x, torch.Tensor) and not hasattr(x, "__torch_function__"):
             raise DTypeError(
@@ -287,7 +289,10 @@ def _check_tensors(**named: Any) -> None:
 
 
 def _routed(*tensors: Any) -> Any:
-    """The module whose functions take these tensors; that of DTensors imports much, so only for those who have some."""
+    """Return the module whose functions take these tensors.
+
+    That of DTensors imports much, so only for those who have some.
+    """
     if any(type(x).__name__ == "DTensor" for x in tensors):
         from matmill.torch import dtensor  # noqa: PLC0415 — see above
 
@@ -296,7 +301,7 @@ def _routed(*tensors: Any) -> Any:
 
 
 def _plain(x: Any, y: Any) -> bool:
-    """Whether nothing but the values of these tensors matters, and they are on a GPU."""
+    """Tell whether nothing but the values of these tensors matters, and they are on a GPU."""
     return (
         type(x) in _PLAIN
         and x.is_cuda

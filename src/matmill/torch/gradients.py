@@ -30,7 +30,7 @@ Dims: TypeAlias = tuple[int | None, ...]
 
 
 def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-    """The operator, as a function that ``torch.func`` can transform too."""
+    """Return the operator, as a function that ``torch.func`` can transform too."""
     # Derivatives of torch.func start from an autograd.Function, not from inside an operator. Compilers see operators.
     if not torch.compiler.is_compiling() and _transforming():
         return TransposeAdd.recorded(x, y, alpha=alpha, beta=beta)
@@ -63,25 +63,25 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def recorded(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-        """The operator, differentiable."""
+        """Return the operator, differentiable."""
         return TransposeAdd.apply(x, y, alpha, beta)
 
     @staticmethod
     def forward(x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-        """The operator below autograd."""
+        """Return the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _TRANSPOSE_ADD(x, y, alpha=alpha, beta=beta)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 — torch's signature
-        """Keeps shapes and factors; no tensor is needed."""
+        """Keep shapes and factors; no tensor is needed."""
         x, y, ctx.alpha, ctx.beta = inputs
         ctx.shapes = x.shape, y.shape
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """Views of the incoming gradient where factors are 1 and nothing was broadcast."""
+        """Return views of the incoming gradient where factors are 1 and nothing was broadcast."""
         (grad,) = grads
         if grad is None:
             return None, None, None, None
@@ -92,7 +92,7 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """The operator of the tangents."""
+        """Return the operator of the tangents."""
         dx, dy = tangents[:2]
         x_shape, y_shape = ctx.shapes
         like = dy if dx is None else dx
@@ -102,12 +102,12 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def vmap(_info: Any, in_dims: Dims, x: Any, y: Any, alpha: Any, beta: Any) -> tuple[Any, int]:
-        """Batches, differentiable."""
+        """Return batches, differentiable."""
         return TransposeAdd.batched(transpose_add, in_dims, x, y, alpha=alpha, beta=beta)
 
     @staticmethod
     def batched(operator: Operator, dims: Dims, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> tuple[Any, int]:
-        """One more batch dimension, in front."""
+        """Return one more batch dimension, in front."""
         rank = max(_rank(x, dims[0]), _rank(y, dims[1]))
         return operator(_batched(x, dims[0], rank), _batched(y, dims[1], rank), alpha=alpha, beta=beta), 0
 
@@ -117,37 +117,37 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
 
     @staticmethod
     def recorded(x: Any) -> Any:
-        """The operator, differentiable."""
+        """Return the operator, differentiable."""
         return Transpose.apply(x)
 
     @staticmethod
     def forward(x: Any) -> Any:
-        """The operator below autograd."""
+        """Return the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _TRANSPOSE(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is needed."""
+        """Keep nothing: no gradient needs it."""
 
     @staticmethod
     def backward(_ctx: Any, *grads: Any) -> Any:
-        """A view of the incoming gradient."""
+        """Return a view of the incoming gradient."""
         return grads[0].mT
 
     @staticmethod
     def jvp(_ctx: Any, *tangents: Any) -> Any:
-        """The operator of the tangent."""
+        """Return the operator of the tangent."""
         return transpose(tangents[0])
 
     @staticmethod
     def vmap(_info: Any, in_dims: Dims, x: Any) -> tuple[Any, int]:
-        """Batches, differentiable."""
+        """Return batches, differentiable."""
         return Transpose.batched(transpose, in_dims, x)
 
     @staticmethod
     def batched(operator: Operator, dims: Dims, x: Any) -> tuple[Any, int]:
-        """One more batch dimension, in front."""
+        """Return one more batch dimension, in front."""
         return operator(_in_front(x, dims[0])), 0
 
 
@@ -164,7 +164,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         out_dtype: Any = None,
         precision: str | None = None,
     ) -> Any:
-        """The operator, differentiable: an activation is torch's own, whose derivatives need what it is applied to.
+        """Return the operator, differentiable.
+
+        An activation is torch's own, whose derivatives need what it is applied to.
 
         That is kept in the type of the sums, so that the result is the same as without derivatives.
         """
@@ -176,13 +178,13 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def forward(a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None) -> Any:
-        """The operator below autograd."""
+        """Return the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _MATMUL(a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keeps both operands, for both directions."""
+        """Keep both operands, for both directions."""
         a, b, bias, ctx.out_dtype, ctx.precision = inputs
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
@@ -190,7 +192,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """Summed over the batches over which an operand was broadcast, and over what an element of bias was added to.
+        """Sum gradients over the batches of a broadcast operand, and over what an element of bias was added to.
 
         Products of a gradient of another type than the operands' are taken in theirs.
         """
@@ -212,7 +214,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """The product rule."""
+        """Return the product rule."""
         a, b = ctx.saved_tensors
         da, db, dbias = tangents[:3]
         options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
@@ -227,7 +229,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
     def vmap(  # noqa: PLR0917 — torch's signature
         _info: Any, in_dims: Dims, a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None
     ) -> tuple[Any, int]:
-        """Batches, differentiable."""
+        """Return batches, differentiable."""
         return MatMul.batched(matmul, in_dims, a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
@@ -242,7 +244,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         out_dtype: Any = None,
         precision: str | None = None,
     ) -> tuple[Any, int]:
-        """One more batch dimension, in front; vectors become matrices, so that batches stay batches.
+        """Return one more batch dimension, in front; vectors become matrices, so that batches stay batches.
 
         A bias of each product's own is added by torch, and then the activation is its too.
         """
@@ -274,12 +276,12 @@ class Inner(MatMul):
 
     @staticmethod
     def recorded(e: Any, f: Any) -> Any:  # type: ignore[override] # no epilogue
-        """The operator, differentiable."""
+        """Return the operator, differentiable."""
         return Inner.apply(e, f, None, None, None)
 
     @staticmethod
     def forward(e: Any, f: Any, _bias: Any, _out_dtype: Any, _precision: Any) -> Any:
-        """The operator below autograd."""
+        """Return the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _INNER(e, f)
 
@@ -289,12 +291,12 @@ def _scaled(x: Any, factor: Any) -> Any:
 
 
 def _rank(x: Any, batch: int | None) -> int:
-    """Dimensions of one of a batch."""
+    """Return dimensions of one of a batch."""
     return int(x.dim()) - (batch is not None)
 
 
 def _batched(x: Any, batch: int | None, rank: int) -> Any:
-    """``x`` with its batch in front of ``rank`` dimensions; without one, as it is: it broadcasts."""
+    """Return ``x`` with its batch in front of ``rank`` dimensions; without one, as it is: it broadcasts."""
     if batch is None:
         return x
     x = _in_front(x, batch)
@@ -302,7 +304,7 @@ def _batched(x: Any, batch: int | None, rank: int) -> Any:
 
 
 def _of_one(x: Any, batch: int | None) -> Any:
-    """What a function under vmap sees of ``x``."""
+    """Return what a function under vmap sees of ``x``."""
     return x if batch is None else x.select(batch, 0)
 
 

@@ -41,11 +41,11 @@ class Pending:
         self._result: Any = None
 
     def done(self) -> bool:
-        """Whether the sums are complete, so that :meth:`wait` would not wait."""
+        """Tell whether the sums are complete, so that :meth:`wait` would not wait."""
         return self._finish is None or self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> Any:
-        """The result, which is ``out`` where that was given; the same tensor on every call.
+        """Return the result, which is ``out`` where that was given; the same tensor on every call.
 
         On a GPU the current stream waits, not the host. Raises :class:`~matmill.errors.CollectiveError` where a rank
         did not take part in time.
@@ -71,7 +71,10 @@ class Asked(NamedTuple):
 
 
 def inner(e: Any, f: Any, asked: Asked) -> Any:
-    """``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded; without a group, of one."""
+    """Return ``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded.
+
+    Without a group, of one.
+    """
     for name, x, extents in (("e", e, "m, k"), ("f", f, "k, n")):
         _check_matrix(name, x, f"({extents})")
     if e.shape[1] != f.shape[0]:
@@ -86,7 +89,7 @@ def inner(e: Any, f: Any, asked: Asked) -> Any:
 
 
 def gram(x: Any, asked: Asked) -> Any:
-    """``x.mT @ x``, likewise; what is on and below the diagonal counts."""
+    """Return ``x.mT @ x``, likewise; what is on and below the diagonal counts."""
     _check_matrix("x", x, "(k, n): rows of observations")
     return _Sums(("x", "x"), (x.mT, x), asked).over_ranks(symmetric=True)
 
@@ -123,7 +126,7 @@ class _Sums:
         self._group = _checked_group(group)
 
     def over_ranks(self, *, symmetric: bool) -> Any:
-        """The result, or what waits for it; a symmetric product is symmetric to the bit on all ranks."""
+        """Return the result, or what waits for it; a symmetric product is symmetric to the bit on all ranks."""
         if self._alpha == 0:  # as in BLAS, the operands are not read, and there is nothing to add
             total, work = self._operands[0].new_zeros(self._shape, dtype=self._wide()), None
             sent = total
@@ -154,7 +157,7 @@ class _Sums:
 
     @contextmanager
     def _failed(self) -> Any:
-        """What a group's backend raises, in words."""
+        """Return what a group's backend raises, in words."""
         try:
             yield
         except RuntimeError as error:
@@ -168,7 +171,7 @@ class _Sums:
             ) from error
 
     def _finished(self, total: Any) -> Any:
-        """``alpha * total + beta * c``, in the type of the sums, as the kernels do it, and rounded once."""
+        """Return ``alpha * total + beta * c``, in the type of the sums, as the kernels do it, and rounded once."""
         if self._alpha not in {0, 1}:
             total = total * self._accumulator.scalar(self._alpha).item()
         if self._c is not None and self._beta != 0:
@@ -179,21 +182,24 @@ class _Sums:
 
 @lru_cache(maxsize=8)
 def _lower(n: int, device: Any) -> Any:
-    """Where the elements of the lower triangle of an n x n matrix are, row after row."""
+    """Say where the elements of the lower triangle of an n x n matrix are, row after row."""
     rows, columns = torch.tril_indices(n, n, device=device)
     return rows * n + columns
 
 
 @lru_cache(maxsize=8)
 def _mirrored(n: int, device: Any) -> Any:
-    """For each element of a symmetric n x n matrix, which element of :func:`_lower` it is."""
+    """Return for each element of a symmetric n x n matrix, which element of :func:`_lower` it is."""
     index = torch.arange(n, device=device)
     above, below = torch.minimum(index, index[:, None]), torch.maximum(index, index[:, None])
     return below * (below + 1) // 2 + above
 
 
 def _with_lower_twice(total: Any) -> Any:
-    """The symmetric matrix that has the lower triangle of ``total``: ranks add the two triangles in different order."""
+    """Return the symmetric matrix that has the lower triangle of ``total``.
+
+    Ranks add the two triangles in different order.
+    """
     return torch.where(torch.ones_like(total, dtype=torch.bool).tril_(), total, total.mT)
 
 
@@ -206,7 +212,7 @@ def _check_matrix(name: str, x: Any, extents: str) -> None:
 
 
 def _check_plain(argument: str, x: Any) -> None:
-    """Refuses what a group cannot sum: tensors that are distributed already, and recorded derivatives."""
+    """Refuse what a group cannot sum: tensors that are distributed already, and recorded derivatives."""
     if x is None:
         return
     if type(x).__name__ == "DTensor":
@@ -253,7 +259,7 @@ def _check_like(argument: str, x: Any, dtype: Any, device: Any, shape: tuple[int
 
 
 def _checked_group(group: Any) -> Any:
-    """The process group, of which this rank is a member."""
+    """Return the process group, of which this rank is a member."""
     if group is None:
         return None
     if hasattr(group, "get_group"):  # a DeviceMesh, which must have one dimension

@@ -28,7 +28,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
-    """``out = alpha * x.mT + beta * y``; what is multiplied by 0 is not read."""
+    """Compute ``out = alpha * x.mT + beta * y``; what is multiplied by 0 is not read."""
     dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE, conversion=BY_TO)
     alpha, beta = factor(alpha, "alpha", dtype), factor(beta, "beta", dtype)
     if alpha == 1 and beta == 1:
@@ -43,7 +43,7 @@ def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) ->
 
 
 def transpose(out: Any, x: Any) -> None:
-    """``out = x.mT``, bit by bit."""
+    """Copy ``out = x.mT``, bit by bit."""
     out.copy_(x.mT)
 
 
@@ -57,7 +57,7 @@ def matmul(
     out_dtype: Any = None,  # noqa: ARG001 — that of out
     precision: str | None = None,  # noqa: ARG001 — torch's sums on the CPU are at least as exact as any
 ) -> None:
-    """``out = activation(a @ b + bias)``."""
+    """Compute ``out = activation(a @ b + bias)``."""
     # torch 2.13 warns of the shape of out where it sees a vector as a matrix.
     sums = sums_type(a.dtype, out.dtype)
     if bias is activation is None and a.dtype is sums and min(a.dim(), b.dim()) > 1:
@@ -79,7 +79,7 @@ def sums_type(element: Any, result: Any) -> Any:
 
 
 def finished(product: Any, bias: Any, activation: str | None) -> Any:
-    """``activation(product + bias)`` in the product's type, which a bias of fewer bits is converted to.
+    """Return ``activation(product + bias)`` in the product's type, which a bias of fewer bits is converted to.
 
     >>> finished(torch.tensor([[-1.0, 1.0]]), torch.tensor([2.0, -2.0]), "relu")
     tensor([[1., 0.]])
@@ -89,7 +89,7 @@ def finished(product: Any, bias: Any, activation: str | None) -> Any:
 
 
 def along(bias: Any, a_rank: int, b_rank: int) -> Any:
-    """The bias as it broadcasts to the product, of which a vector has dropped its dimension of 1."""
+    """Return the bias as it broadcasts to the product, of which a vector has dropped its dimension of 1."""
     if a_rank == b_rank == 1:
         return bias.reshape(())
     return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias
@@ -108,7 +108,7 @@ def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
 
 
 def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
-    """The sum in the type of ``x`` and ``y``, to which factors are rounded only once 0 has said what is not read."""
+    """Give sum in the type of ``x`` and ``y``, to which factors are rounded only once 0 has said what is not read."""
     by_x, by_y = (_scalar(value, dtype) for value in (alpha, beta))
     if alpha == 0:
         return y * by_y if beta != 0 else torch.zeros_like(y)
@@ -118,5 +118,5 @@ def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
 
 
 def _scalar(value: float, dtype: DType) -> Any:
-    """As a kernel would be given it: torch refuses what is beyond the range, instead of making it infinite."""
+    """Return as a kernel would be given it: torch refuses what is beyond the range, instead of making it infinite."""
     return int(value) if dtype.numpy.kind == "i" else dtype.accumulator.scalar(value).item()

@@ -20,7 +20,7 @@ _COMPOSED = {
 
 
 def register() -> None:
-    """Names the operator that stands for each function."""
+    """Name the operator that stands for each function."""
     for name, arguments in _COMPOSED.items():
         LIBRARY.define(f"{name}({arguments}) -> Tensor")
         LIBRARY.impl(name, getattr(functions, name), "CompositeImplicitAutograd")

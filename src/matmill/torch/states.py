@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 
 def differentiated(*tensors: Any) -> bool:
-    """Whether a derivative of these tensors is being recorded, backwards or forwards."""
+    """Tell whether a derivative of these tensors is being recorded, backwards or forwards."""
     given = [x for x in tensors if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return True

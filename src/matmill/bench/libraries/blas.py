@@ -27,19 +27,22 @@ class LibraryProduct(Protocol):
     version: str
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues A @ B into the prepared output."""
+        """Enqueue A @ B into the prepared output."""
 
     def result(self) -> Array:
-        """The output, on the host, after all that was enqueued."""
+        """Return the output, on the host, after all that was enqueued."""
 
 
 def installed() -> tuple[str, ...]:
-    """The array libraries on this machine that bring cuBLAS, in the order of preference; nothing is imported."""
+    """Return the array libraries on this machine that bring cuBLAS, in the order of preference; nothing is imported."""
     return tuple(name for name in ("torch", "cupy") if find_spec(name) is not None)
 
 
 def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
-    """``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy; None where neither works."""
+    """Return ``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy.
+
+    None where neither works.
+    """
     for name in installed():
         library = importlib.import_module(name)
         if name == "cupy":
@@ -50,7 +53,7 @@ def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
 
 
 def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
-    """``torch.mm`` of copies of ``a`` and ``b`` on the GPU."""
+    """Return ``torch.mm`` of copies of ``a`` and ``b`` on the GPU."""
     torch: Any = importlib.import_module("torch")
 
     def on_gpu(matrix: Array) -> Any:
@@ -81,7 +84,7 @@ class TorchProduct:
         torch.cuda.synchronize()
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues the product on the caller's stream."""
+        """Enqueue the product on the caller's stream."""
         with self._calls.on(stream):
             if self._einsum:
                 self._out = self._torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
@@ -89,7 +92,7 @@ class TorchProduct:
                 self._torch.mm(self._a, self._b, out=self._out)
 
     def result(self) -> Array:
-        """The product, copied to the host."""
+        """Return the product, copied to the host."""
         return self._calls.host(self._out, self._dtype)
 
 
@@ -102,7 +105,7 @@ class Float16Sums(TorchProduct):
     acc16 = True
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues the product on the caller's stream."""
+        """Enqueue the product on the caller's stream."""
         switches = self._torch.backends.cuda.matmul
         before = switches.allow_fp16_accumulation
         switches.allow_fp16_accumulation = True
@@ -125,12 +128,12 @@ class CupyProduct:
         self._calls.cupy.cuda.Device().synchronize()
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues the product on the caller's stream."""
+        """Enqueue the product on the caller's stream."""
         with self._calls.on(stream):
             self._calls.cupy.matmul(self._a, self._b, out=self._out)
 
     def result(self) -> Array:
-        """The product, copied to the host."""
+        """Return the product, copied to the host."""
         return self._calls.host(self._out)
 
 
@@ -145,7 +148,7 @@ class CpuProduct:
 
 
 def cpu_blas(a: Array, b: Array) -> CpuProduct:
-    """Times ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
+    """Time ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
 
     >>> cpu_blas(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)).result.tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -158,7 +161,7 @@ def cpu_blas(a: Array, b: Array) -> CpuProduct:
 
 
 def cpu_estimate(a: Array, b: Array) -> float:
-    """Seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short slice of k."""
+    """Give seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short slice of k."""
     k = int(a.shape[1])
     part = min(k, 1 << 18)
     first, second = a[:, :part], b[:part]

@@ -27,7 +27,7 @@ L = TypeVar("L", bound=LibraryProduct)
 
 
 def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
-    """The libraries at hand that multiply the matrices at the addresses ``a`` and ``b``, and why others do not.
+    """Return the libraries at hand that multiply the matrices at the addresses ``a`` and ``b``, and why others do not.
 
     A library that refuses the product when it is first tried, or that has no GPU, is left out with its words.
     """
@@ -37,13 +37,13 @@ def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str
 
 
 def cublas_of_copies(asked: Inputs, _a: int, _b: int) -> tuple[list[LibraryProduct], list[str]]:
-    """``cublasSgemm`` on copies of the host's matrices, through torch or else CuPy, if one of them works."""
+    """Return ``cublasSgemm`` on copies of the host's matrices, through torch or else CuPy, if one of them works."""
     found = cublas(asked.a, asked.b)
     return [found] if found is not None else [], []
 
 
 def half_peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
-    """The products of cuBLAS of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
+    """Return the products of cuBLAS of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
 
     Through torch, or else CuPy, which has the first alone, as bfloat16 has. Why others are not there, as :func:`peers`.
     """
@@ -69,7 +69,7 @@ def tried(
     stream: StreamHandle,
     wait: Callable[[L], object] = lambda peer: peer.result(),
 ) -> tuple[list[L], list[str]]:
-    """What ``makers`` make, each run once on ``stream``, and why others are not there: in a library's own words.
+    """Return what ``makers`` make, each run once on ``stream``, and why others are not there: in a library's own words.
 
     ``wait`` returns when a run is over, or raises what went wrong.
     """
@@ -106,7 +106,7 @@ class Device:
 
 
 def as_tensor(memory: Device, dtype: DType) -> Any:
-    """That memory as a tensor of torch."""
+    """Return that memory as a tensor of torch."""
     torch: Any = importlib.import_module("torch")
     return torch.as_tensor(memory, device="cuda").view(getattr(torch, dtype.name))
 
@@ -124,17 +124,17 @@ def _torch_tensors(asked: Inputs, a: int, b: int) -> tuple[Any, Any]:
 
 
 def _torch_mm(asked: Inputs, a: int, b: int) -> LibraryProduct:
-    """``torch.mm``, which is cuBLAS."""
+    """Return ``torch.mm``, which is cuBLAS."""
     return TorchProduct("torch.mm", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy)
 
 
 def _torch_einsum(asked: Inputs, a: int, b: int) -> LibraryProduct:
-    """``torch.einsum``."""
+    """Return ``torch.einsum``."""
     return TorchProduct("torch einsum", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy, einsum=True)
 
 
 def _cupy_matmul(asked: Inputs, a: int, b: int, name: str = "CuPy matmul") -> LibraryProduct:
-    """``cupy.matmul``."""
+    """Return ``cupy.matmul``."""
     if asked.problem.dtype.name == BFLOAT:
         raise TypeError(f"{BFLOAT} is not handed to it")
     cupy: Any = importlib.import_module("cupy")

@@ -26,7 +26,7 @@ class TorchCalls:
         self._streams: dict[int, Any] = {}
 
     def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
-        """What torch enqueues within goes to ``stream``."""
+        """Return what torch enqueues within goes to ``stream``."""
         cuda = self.torch.cuda
         if stream.address not in self._streams:
             self._streams[stream.address] = (
@@ -36,7 +36,7 @@ class TorchCalls:
         return within
 
     def host(self, tensor: Any, dtype: np.dtype[Any]) -> Array:
-        """A copy of a finished ``tensor``; as bytes first, since NumPy does not take torch's bfloat16."""
+        """Return a copy of a finished ``tensor``; as bytes first, since NumPy does not take torch's bfloat16."""
         self.torch.cuda.synchronize()
         found: Array = tensor.cpu().contiguous().view(self.torch.uint8).numpy()
         return found.view(dtype)
@@ -50,12 +50,12 @@ class CupyCalls:
         self.version = f"cupy {self.cupy.__version__}"
 
     def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
-        """What CuPy enqueues within goes to ``stream``."""
+        """Return what CuPy enqueues within goes to ``stream``."""
         within: AbstractContextManager[Any] = self.cupy.cuda.ExternalStream(stream.address)
         return within
 
     def host(self, array: Any) -> Array:
-        """A copy of a finished ``array``."""
+        """Return a copy of a finished ``array``."""
         self.cupy.cuda.Device().synchronize()
         found: Array = self.cupy.asnumpy(array)
         return found

@@ -36,7 +36,10 @@ z = sum == sum ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fffu;
 
 
 def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
-    """The libraries at hand that add the x at one address, transposed, to the y at the other; and why others do not."""
+    """Return the libraries at hand that add the x at one address, transposed, to the y at the other.
+
+    And why others do not.
+    """
     problem, dtype = asked.problem, asked.problem.dtype
     memory = (
         Device(x, (problem.n, problem.m), (problem.m, 1), dtype),
@@ -60,7 +63,10 @@ def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list
 
 
 def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str, Callable[[], LibraryProduct]]:
-    """What makes the peers that take torch's tensors, by name; ``tuned`` includes the compiler's slowest mode."""
+    """Return what makes the peers that take torch's tensors, by name.
+
+    ``tuned`` includes the compiler's slowest mode.
+    """
     compiled = importlib.import_module("torch").compile
     found: dict[str, Callable[[], LibraryProduct]] = {
         EAGER: lambda: TorchSum(EAGER, _sum, x, y, dtype),
@@ -74,7 +80,7 @@ def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str
 
 
 def compiled_as_y(x: Any, y: Any, dtype: DType) -> TorchSum:
-    """:data:`COMPILED_AS_Y`."""
+    """Return :data:`COMPILED_AS_Y`."""
     compiled = importlib.import_module("torch").compile(_sum_as_y, dynamic=False)
     return TorchSum(COMPILED_AS_Y, compiled, x, y, dtype)
 
@@ -111,12 +117,12 @@ class TorchSum:
         self.sum: Any = None
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues the sum on the caller's stream."""
+        """Enqueue the sum on the caller's stream."""
         with self._calls.on(stream):
             self.sum = self.call()
 
     def result(self) -> NDArray[Any]:
-        """The sum, copied to the host."""
+        """Return the sum, copied to the host."""
         return self._calls.host(self.sum, self._dtype.numpy)
 
 
@@ -136,17 +142,17 @@ class CupySum:
             self._add = cupy.ElementwiseKernel("uint16 x, uint16 y", "uint16 z", _BFLOAT_SUM, "bfloat_sum")
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues the sum on the caller's stream."""
+        """Enqueue the sum on the caller's stream."""
         with self._calls.on(stream):
             self.call()
 
     def call(self) -> None:
-        """Enqueues it on CuPy's current stream."""
+        """Enqueue it on CuPy's current stream."""
         if self._add is self._plain:
             self._add(self._x, self._y, out=self.sum)
         else:
             self._add(self._x, self._y, self.sum)
 
     def result(self) -> NDArray[Any]:
-        """The sum, copied to the host."""
+        """Return the sum, copied to the host."""
         return self._calls.host(self.sum).view(self._dtype.numpy)

@@ -50,7 +50,7 @@ def _source(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0917 — a kerne
 
 @cache
 def _tile() -> Any:
-    """The kernel, which Triton compiles when it first runs."""
+    """Return the kernel, which Triton compiles when it first runs."""
     global tl
     triton, tl = import_module("triton"), import_module("triton.language")
     configs = [triton.Config({"ROWS": rows, "COLUMNS": columns}, num_warps=warps) for rows, columns, warps in _SIZES]
@@ -58,7 +58,7 @@ def _tile() -> Any:
 
 
 def transpose_add(x: Any, y: Any, out: Any) -> None:
-    """``out = x.transpose(-2, -1) + y`` for tensors of two or three dimensions whose rows are contiguous.
+    """Add ``out = x.transpose(-2, -1) + y`` for tensors of two or three dimensions whose rows are contiguous.
 
     x and y have as many matrices as out, or one of two dimensions that all share. Runs on torch's current stream.
     """

@@ -24,7 +24,7 @@ class Bar:
 
 
 def draw(title: str, bars: Sequence[Bar], path: Path) -> None:
-    """Draws ``bars``, the fastest first; the suffix of ``path`` (.png, .svg) decides the format."""
+    """Draw ``bars``, the fastest first; the suffix of ``path`` (.png, .svg) decides the format."""
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 

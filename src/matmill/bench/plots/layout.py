@@ -26,7 +26,7 @@ _CELL_INCHES = 0.27
 
 
 def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
-    """Draws ``layouts`` of one matrix under ``access`` into ``path``, whose suffix (.png, .svg) decides the format."""
+    """Draw ``layouts`` of one matrix under ``access`` into ``path``, whose suffix (.png, .svg) decides the format."""
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
@@ -43,7 +43,7 @@ def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
 
 
 def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
-    """One layout's first lines, and under them how many words the busiest access wants of each bank."""
+    """Draw one layout's first lines, and under them how many words the busiest access wants of each bank."""
     from matplotlib.patches import Rectangle  # noqa: PLC0415 — as in draw
 
     found = cost(made, access)
@@ -85,7 +85,7 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
 
 
 def _tint(vector: int) -> tuple[float, float, float]:
-    """The background of a vector of 16 bytes, by its number in the row."""
+    """Return the background of a vector of 16 bytes, by its number in the row."""
     turn, index = divmod(vector, len(COLOURS))
     left = _TINTS[turn % len(_TINTS)]
     red, green, blue = (1 - left * (1 - int(COLOURS[index][at : at + 2], 16) / 255) for at in (1, 3, 5))
@@ -93,12 +93,12 @@ def _tint(vector: int) -> tuple[float, float, float]:
 
 
 def first_line(wanted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], lines: int) -> int:
-    """The first line to show of a layout, so that the access's first word is among ``lines``."""
+    """Return the first line to show of a layout, so that the access's first word is among ``lines``."""
     return min(int(wanted.any(axis=1).argmax()), len(wanted) - lines)
 
 
 def line_name(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> str:
-    """The rows of the matrix that a line of shared memory holds.
+    """Return the rows of the matrix that a line of shared memory holds.
 
     >>> line_name(np.array([3, 3, -1])), line_name(np.array([2, 3])), line_name(np.array([-1]))
     ('row 3', 'rows 2-3', 'padding')

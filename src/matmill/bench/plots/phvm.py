@@ -41,7 +41,7 @@ _MOST_SIZE, _MOST_SECONDS = 2**31 - 1, 1e9
 
 
 def read_measured(path: Path, argument: str = "--measured") -> Curve:
-    """The measured curve in a file.
+    """Return the measured curve in a file.
 
     Raises :class:`~matmill.errors.ArgumentError` where it cannot be read or is not such a list.
     """
@@ -65,7 +65,7 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
 def draw_curve(
     path: Path, title: str, arch: Arch, readings: Mapping[str, Sequence[Prediction]], measured: Curve
 ) -> None:
-    """Draws predicted cycles over GS into ``path``, whose suffix (.png, .svg) decides the format.
+    """Draw predicted cycles over GS into ``path``, whose suffix (.png, .svg) decides the format.
 
     ``readings`` holds the predictions for every feasible launch by the reading's name. On top stand all curves on one
     logarithmic scale, in cycles and in milliseconds at the arch's clock; below, the corrected curve and the measured
@@ -91,7 +91,7 @@ def draw_curve(
 
 
 def _draw(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
-    """One curve over GS: its feasible launches joined by a line, others as marks alone."""
+    """Draw one curve over GS: its feasible launches joined by a line, others as marks alone."""
     if not curve:
         return
     least = min(sorted(curve), key=curve.__getitem__)
@@ -103,7 +103,7 @@ def _draw(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
 
 
 def _finish_absolute(axes: Axes, arch: Arch) -> None:
-    """Cycles on the left, milliseconds on the right, the legend above."""
+    """Label cycles on the left and milliseconds on the right, with the legend above."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 — as in draw_curve
 
     hz = arch.boost_hz
@@ -127,7 +127,7 @@ def _finish_absolute(axes: Axes, arch: Arch) -> None:
 
 
 def _short(value: float) -> str:
-    """A round number on an axis.
+    """Return a round number on an axis.
 
     >>> _short(2e8), _short(1e10), _short(2000.0), _short(0.02)
     ('200M', '10G', '2000', '0.02')
@@ -139,7 +139,7 @@ def _short(value: float) -> str:
 
 
 def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
-    """One curve in per cent above its least value, which is named."""
+    """Draw one curve in per cent above its least value, which is named."""
     least = min(sorted(curve), key=curve.__getitem__)
     _draw(axes, {at: 100 * (value / curve[least] - 1) for at, value in curve.items()}, name, feasible)
     axes.plot([least[0]], [0], color="black", marker="*", markersize=14, linestyle="none")
@@ -150,7 +150,7 @@ def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
 
 
 def _name_launches(axes: Axes, curve: Sequence[Prediction]) -> None:
-    """Every feasible launch on a logarithmic axis of GS, by its two numbers."""
+    """Name every feasible launch on a logarithmic axis of GS, by its two numbers."""
     axes.set_xscale("log", base=2)
     axes.set_xticks([made.gs for made in curve], [f"{made.gs}\n{made.bs}" for made in curve])
     axes.minorticks_off()

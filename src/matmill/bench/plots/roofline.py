@@ -47,7 +47,7 @@ class Point:
 
 
 def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: str = "") -> None:
-    """Draws the roofs of one GPU, the balance points of ``unit``, and ``points``.
+    """Draw the roofs of one GPU, the balance points of ``unit``, and ``points``.
 
     Where the data sheet says more of ``unit`` than the rate that is drawn, its peak is a dashed line. For the suffix of
     ``path`` and ``source`` see :func:`.style.save`.
@@ -83,7 +83,7 @@ def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: st
 
 
 def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
-    """One line per memory level, with its name and bandwidth along it."""
+    """Draw one line per memory level, with its name and bandwidth along it."""
     left = axes.get_xlim()[0]
     low = axes.get_ylim()[0]
     width, height = axes.transAxes.transform((1, 1)) - axes.transAxes.transform((0, 0))
@@ -110,7 +110,7 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
 
 
 def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float, sheet: float | None) -> None:
-    """One line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label.
+    """Draw one line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label.
 
     ``sheet`` is a peak by the data sheet that nobody measured.
     """
@@ -132,7 +132,10 @@ def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float, 
 
 
 def _balance(axes: Axes, peak: float, levels: dict[str, float], highest: float) -> None:
-    """A ring where each memory's diagonal meets ``peak``, its intensity above ``highest``; close figures move apart."""
+    """Draw a ring where each memory's diagonal meets ``peak``, its intensity above ``highest``.
+
+    Close figures move apart.
+    """
     pixels = axes.figure.dpi / 72  # of a point
     rings = [(peak / bandwidth, _COLOURS[name]) for name, bandwidth in levels.items()]
     wanted = [float(axes.transData.transform((at, peak))[0]) / pixels for at, _ in rings]
@@ -156,7 +159,7 @@ def _balance(axes: Axes, peak: float, levels: dict[str, float], highest: float) 
 
 
 def _joined(names: Sequence[str]) -> str:
-    """Names of peaks in one label, each kind of unit said once.
+    """Return names of peaks in one label, each kind of unit said once.
 
     >>> _joined(["tensor cores, float16", "tensor cores, bfloat16", "FMA units, float32"])
     'tensor cores, float16 and bfloat16; FMA units, float32'
@@ -169,7 +172,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _range(least: float, greatest: float) -> str:
-    """Rates of arithmetic from ``least`` to ``greatest``, which may read alike.
+    """Return rates of arithmetic from ``least`` to ``greatest``, which may read alike.
 
     >>> _range(648.4e12, 649.1e12), _range(66.6e12, 66.6e12)
     ('648 to 649 TFLOP/s', '66.6 TFLOP/s')
@@ -179,7 +182,7 @@ def _range(least: float, greatest: float) -> str:
 
 
 def _points(axes: Axes, points: Sequence[Point]) -> None:
-    """The computations, each with a dotted line down to the axis, named in a legend under the roofs."""
+    """Draw the computations, each with a dotted line down to the axis, named in a legend under the roofs."""
     low = axes.get_ylim()[0]
     for point, (mark, colour) in zip(points, _MARKS, strict=False):
         axes.plot([point.intensity] * 2, [low, point.flops_per_s], color=colour, linestyle=":", linewidth=1)
@@ -191,7 +194,7 @@ def _points(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _tick(value: float) -> str:
-    """A power of ten on an axis.
+    """Return a power of ten on an axis.
 
     >>> _tick(1e15), _tick(1e10), _tick(100.0)
     ('1000T', '10G', '100')

@@ -10,7 +10,7 @@ from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
 
 
 def draw(path: Path, title: str, curve: Sequence[Scaled], asked: Sequence[Scaled], limits: Limits) -> None:
-    """Draws ``curve`` into ``path``, whose suffix (.png, .svg) decides the format.
+    """Draw ``curve`` into ``path``, whose suffix (.png, .svg) decides the format.
 
     The numbers ``asked`` for are marked, with their efficiency, and so is the one with the least time.
     """

@@ -23,7 +23,7 @@ LABEL_SIZE, LABEL_GAP = 8, 10.5
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions for labels, at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
+    """Place labels at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
 
     Near is meant in the least squares: the positions less what the gaps take are an isotonic regression of the wanted
     ones. Where there is no room for all, the last ones are beyond ``high``.
@@ -48,7 +48,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def save(figure: Figure, path: Path, source: str = "") -> None:
-    """Writes a figure into ``path``, whose suffix (.png, .svg) decides the format.
+    """Write a figure into ``path``, whose suffix (.png, .svg) decides the format.
 
     ``source`` says inside the file what it was drawn from: pictures of records are told from stale ones by it.
     """
@@ -56,7 +56,7 @@ def save(figure: Figure, path: Path, source: str = "") -> None:
 
 
 def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], column: float) -> None:
-    """Names lines at their right ends: ``ends`` are x, y, name and colour, ``column`` is the x where names stand.
+    """Name lines at their right ends: ``ends`` are x, y, name and colour, ``column`` is the x where names stand.
 
     Names that would cover each other are moved up or down, and a thin line leads to each. The limits and the size of
     ``axes`` have to be final.

@@ -45,7 +45,7 @@ _SEED = 2010
 
 
 def chains(runs: Runs, name: str) -> Spread:
-    """The latency of one kind of arithmetic: ``sigma_add``, ``sigma_mul``, ``sigma_fma`` or ``sigma_fma64``."""
+    """Return the latency of one kind of arithmetic: ``sigma_add``, ``sigma_mul``, ``sigma_fma`` or ``sigma_fma64``."""
     kernel, dtype = _CHAINS[name]
     short, long = lengths(kernel)
     problem = Chain(_CHAIN_TRIPS)
@@ -60,7 +60,7 @@ def chains(runs: Runs, name: str) -> Spread:
 
 
 def clock(runs: Runs) -> Spread:
-    """The SMs' clock in Hz: cycles by their own counter over seconds by events, with one busy warp."""
+    """Return the SMs' clock in Hz: cycles by their own counter over seconds by events, with one busy warp."""
     with _chain_values(runs, F32) as values:
 
         def both(trips: int) -> tuple[int, float]:
@@ -75,7 +75,7 @@ def clock(runs: Runs) -> Spread:
 
 
 def memory(runs: Runs) -> Spread:
-    """``sigma_g``: a load that neither L1 nor L2 can serve, from a buffer of eight times L2.
+    """Return ``sigma_g``: a load that neither L1 nor L2 can serve, from a buffer of eight times L2.
 
     L2 is flushed before each run, and no two runs visit the same lines.
     """
@@ -90,7 +90,7 @@ def memory(runs: Runs) -> Spread:
 
 
 def level2(runs: Runs) -> Spread:
-    """``sigma_l2``: a load past L1 from a buffer of a quarter of L2, all of which was visited before."""
+    """Return ``sigma_l2``: a load past L1 from a buffer of a quarter of L2, all of which was visited before."""
     order = ring(runs.arch.l2_bytes // 4 // LINE, _SEED)
     with _upload(runs, order) as buffer:
         problem = Chase(_CHASE_TRIPS, warm=len(order))
@@ -98,7 +98,7 @@ def level2(runs: Runs) -> Spread:
 
 
 def level1(runs: Runs) -> Spread:
-    """``sigma_l1``: a load from a buffer of 16 KiB, all of which was visited before in the same launch."""
+    """Return ``sigma_l1``: a load from a buffer of 16 KiB, all of which was visited before in the same launch."""
     order = ring(_IN_L1 // LINE, _SEED)
     with _upload(runs, order) as buffer:
         problem = Chase(_CHASE_TRIPS, warm=2 * len(order))
@@ -106,7 +106,7 @@ def level1(runs: Runs) -> Spread:
 
 
 def shared(runs: Runs) -> Spread:
-    """``sigma_s``: a load from shared memory."""
+    """Return ``sigma_s``: a load from shared memory."""
     order = ring(WORDS, _SEED)
     with runs.gpu.upload(offsets(order), "ring") as buffer:
         problem = Chase(_CHASE_TRIPS, warm=64)
@@ -142,7 +142,10 @@ class _Ring:
 
 
 def _chase(runs: Runs, name: str, nodes: _Ring, problem: Callable[[int], Chase], *, cold: bool = False) -> Spread:
-    """Cycles of one load. ``problem`` is asked for a chase by the number of the run, of which a sample makes two."""
+    """Return cycles of one load.
+
+    ``problem`` is asked for a chase by the number of the run, of which a sample makes two.
+    """
     short, long = lengths(nodes.kernel)
     more = _CHASE_TRIPS * (long.config["LENGTH"] - short.config["LENGTH"])
 

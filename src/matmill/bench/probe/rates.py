@@ -35,7 +35,7 @@ _FILLED = 0x5A5A5A5A
 
 
 def multiply_adds(runs: Runs, name: str) -> Spread:
-    """``fma_flops``, ``fma_outer_flops`` or ``fma64_flops``."""
+    """Return ``fma_flops``, ``fma_outer_flops`` or ``fma64_flops``."""
     kernel, dtype = _MULTIPLY_ADDS[name]
     short, long = lengths(kernel)
     blocks = runs.resident(long, dtype)
@@ -50,7 +50,7 @@ def multiply_adds(runs: Runs, name: str) -> Spread:
 
 
 def matrix_products(runs: Runs, element: str) -> Spread | None:
-    """The rate of mma.sync on A and B of that type, or None where the GPU has no such instruction."""
+    """Return the rate of mma.sync on A and B of that type, or None where the GPU has no such instruction."""
     short, long = lengths(matrix(element, runs.arch))
     if short.why_not(MatrixProducts(element, 1, 1), runs.arch) is not None:
         return None
@@ -67,7 +67,7 @@ def matrix_products(runs: Runs, element: str) -> Spread | None:
 
 
 def shared_reads(runs: Runs) -> Spread:
-    """``shared_bytes_per_s`` of all SMs together."""
+    """Return ``shared_bytes_per_s`` of all SMs together."""
     short, long = lengths(READ_SHARED)
     blocks = runs.resident(long)
 
@@ -82,7 +82,7 @@ def shared_reads(runs: Runs) -> Spread:
 
 
 def level2_reads(runs: Runs) -> Spread:
-    """``l2_bytes_per_s``: a buffer of a third of L2, read over and over past L1."""
+    """Return ``l2_bytes_per_s``: a buffer of a third of L2, read over and over past L1."""
     vectors = runs.arch.l2_bytes // 3 // VECTOR
     blocks = runs.resident(READ_L2)
     with runs.gpu.empty(VECTOR * vectors) as buffer:
@@ -99,7 +99,7 @@ def level2_reads(runs: Runs) -> Spread:
 
 
 def reads(runs: Runs) -> Spread:
-    """``read_bytes_per_s`` of memory."""
+    """Return ``read_bytes_per_s`` of memory."""
     problem = Stream(_long_vectors(runs), runs.resident(READ))
     with _filled(runs, problem) as buffer:
         found = sampled(
@@ -110,7 +110,7 @@ def reads(runs: Runs) -> Spread:
 
 
 def copies(runs: Runs) -> Spread:
-    """``copy_bytes_per_s`` of memory, read and written bytes together."""
+    """Return ``copy_bytes_per_s`` of memory, read and written bytes together."""
     problem = orderly(_long_vectors(runs))
     with _filled(runs, problem) as source, runs.gpu.empty(problem.nbytes) as target:
 
@@ -121,7 +121,7 @@ def copies(runs: Runs) -> Spread:
 
 
 def writes(runs: Runs) -> Spread:
-    """``write_bytes_per_s`` of memory."""
+    """Return ``write_bytes_per_s`` of memory."""
     problem = orderly(_long_vectors(runs))
     with runs.gpu.empty(problem.nbytes) as target:
 
@@ -132,7 +132,7 @@ def writes(runs: Runs) -> Spread:
 
 
 def launches(runs: Runs) -> Spread:
-    """``launch_seconds``: from the start of one empty kernel to the start of the next, in a row of them.
+    """Return ``launch_seconds``: from the start of one empty kernel to the start of the next, in a row of them.
 
     The row waits behind the flush of L2, so that the host is done with it when its first kernel starts.
     """
@@ -146,7 +146,7 @@ def launches(runs: Runs) -> Spread:
 
 
 def enqueues(runs: Runs) -> Spread:
-    """``enqueue_seconds``: what the host spends on one launch of a kernel that is ready."""
+    """Return ``enqueue_seconds``: what the host spends on one launch of a kernel that is ready."""
     row = _Row(runs)
 
     def sample(_turn: int) -> float:
@@ -192,7 +192,7 @@ class _Row:
         self._frame = runs.gpu.frame((launch,))
 
     def enqueue(self, stream: StreamHandle, count: int) -> None:
-        """Launches ``count`` of them on the stream, and does not wait."""
+        """Launch ``count`` of them on the stream, and do not wait."""
         self._frame.bind((), stream.address)
         (call,) = self._frame.calls
         for _ in range(count):
@@ -212,7 +212,7 @@ def _filled(runs: Runs, problem: Stream) -> Allocation:
 
 
 def _demand_sum(runs: Runs, name: str, problem: Stream) -> None:
-    """Whether the latest run read everything: the sum of all words modulo 2**32."""
+    """Tell whether the latest run read everything: the sum of all words modulo 2**32."""
     threads = problem.blocks * READ.config["THREADS"]
     got = int(runs.results(threads, np.uint32).sum(dtype=np.uint64)) % 2**32
     wanted = _FILLED * (problem.nbytes // 4) % 2**32

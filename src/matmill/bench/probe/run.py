@@ -40,7 +40,7 @@ class Probed:
     spreads: Mapping[str, Spread]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as one JSON document, beside what the data sheet says of each figure (None where it is silent)."""
+        """Return all as one JSON document, beside what the data sheet says of each figure (None where it is silent)."""
         return {
             "arch": self.arch.name,
             "title": self.arch.title,
@@ -51,7 +51,7 @@ class Probed:
 
 
 def probe(gpu: GPU, progress: Progress = silent) -> Probed:
-    """Measures everything on ``gpu``, which takes about half a minute and should be idle otherwise.
+    """Measure everything on ``gpu``, which takes about half a minute and should be idle otherwise.
 
     Raises :class:`~matmill.errors.MatmillError` for a figure that cannot be, with its name.
     """
@@ -77,7 +77,10 @@ def probe(gpu: GPU, progress: Progress = silent) -> Probed:
 
 
 def data_sheet(arch: Arch) -> dict[str, float | None]:
-    """What the data sheet says of each figure, in the figure's unit, or None; by the names of :class:`Probed`."""
+    """Return what the data sheet says of each figure, in the figure's unit, or None.
+
+    By the names of :class:`Probed`.
+    """
     known = {
         "clock_hz": arch.boost_hz,
         "fma_flops": arch.fp32_flops,
@@ -93,7 +96,7 @@ def data_sheet(arch: Arch) -> dict[str, float | None]:
 
 
 def refuse_nonsense(arch: Arch, spreads: Mapping[str, Spread]) -> None:
-    """Raises :class:`~matmill.errors.MatmillError` for the first figure that contradicts the data sheet or another."""
+    """Raise :class:`~matmill.errors.MatmillError` for the first figure that contradicts the data sheet or another."""
     for name, best in data_sheet(arch).items():
         # Where the driver does not tell a clock, the sheet's figure is 0 and says nothing.
         if best and name in spreads and spreads[name].median > MOST * best:
@@ -105,6 +108,6 @@ def refuse_nonsense(arch: Arch, spreads: Mapping[str, Spread]) -> None:
 
 
 def _driver() -> str:
-    """The driver's version as its own tool gives it."""
+    """Return the driver's version as its own tool gives it."""
     found = nvidia_smi()
     return found[0]["driver_version"] if found else "unknown"

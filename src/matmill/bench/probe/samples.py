@@ -40,7 +40,7 @@ class Spread:
 
     @classmethod
     def of(cls, name: str, samples: Sequence[float]) -> Spread:
-        """Raises :class:`~matmill.errors.MatmillError`, naming the figure, where the median is no positive number."""
+        """Raise :class:`~matmill.errors.MatmillError`, naming the figure, where the median is no positive number."""
         found = cls(statistics.median(samples), min(samples), max(samples))
         if not 0 < found.median < math.inf:
             raise nonsense(name, f"{found.median:.6g}, from samples of {found.least:.6g} to {found.greatest:.6g}")
@@ -48,7 +48,7 @@ class Spread:
 
 
 def nonsense(figure: str, got: str, wanted: str = "a positive number") -> MatmillError:
-    """The error for a figure that cannot be."""
+    """Return the error for a figure that cannot be."""
     return MatmillError(
         argument=f"probe of {figure}",
         got=got,
@@ -77,11 +77,11 @@ class Runs:
         self._results.close()
 
     def binary(self, kernel: Kernel[P], dtype: DType = F32) -> Binary:
-        """The kernel compiled for this GPU."""
+        """Return the kernel compiled for this GPU."""
         return compile_source(generate(kernel, dtype), self.arch.target)
 
     def resident(self, kernel: Kernel[P], dtype: DType = F32) -> int:
-        """The most blocks of the kernel that the GPU holds at once."""
+        """Return the most blocks of the kernel that the GPU holds at once."""
         return resident(self.arch, kernel, self.binary(kernel, dtype))
 
     def seconds(
@@ -94,35 +94,41 @@ class Runs:
         dtype: DType = F32,
         cold: bool = False,
     ) -> float:
-        """What one launch takes. Without ``written`` the kernel writes its results, which :meth:`results` reads."""
+        """Return what one launch takes.
+
+        Without ``written`` the kernel writes its results, which :meth:`results` reads.
+        """
         source = Pointer("unused", 0) if read is None else read.pointer("read")
         operands = buffers(source, (written or self._results).pointer("written"))
         binary, launch = self.binary(kernel, dtype), kernel.launch(problem, operands)
         return (self.cold if cold else self.warm).once(lambda stream: self.gpu.launch(binary, launch, stream))
 
     def results(self, count: int, dtype: Any) -> NDArray[Any]:
-        """The first ``count`` results of the latest launch."""
+        """Return the first ``count`` results of the latest launch."""
         return self._results.download((count,), np.dtype(dtype))
 
 
 def resident(arch: Arch, kernel: Kernel[Any], binary: Binary) -> int:
-    """The most blocks of ``THREADS`` threads of a compiled kernel that the GPU holds at once."""
+    """Return the most blocks of ``THREADS`` threads of a compiled kernel that the GPU holds at once."""
     threads, needs = kernel.config["THREADS"], binary.resources
     occupied = arch.occupancy(threads, needs.registers, needs.shared)
     return arch.sms * max(1, round(occupied * arch.threads_per_sm / threads))
 
 
 def fitted(seconds: Callable[[int], float]) -> int:
-    """How many trips make a run of :data:`RUN` seconds, by a short trial after one that loads the code."""
+    """Say how many trips make a run of :data:`RUN` seconds, by a short trial after one that loads the code."""
     seconds(_TRIAL)
     return max(1, min(2**29, round(_TRIAL * RUN / max(seconds(_TRIAL), 1e-6))))
 
 
 def sampled(name: str, sample: Callable[[int], float]) -> Spread:
-    """:data:`ROUNDS` samples of one figure; ``sample`` is given the number of the round."""
+    """Return :data:`ROUNDS` samples of one figure; ``sample`` is given the number of the round."""
     return Spread.of(name, [sample(turn) for turn in range(ROUNDS)])
 
 
 def per_difference(more: float, less: float) -> Callable[[float, float], float]:
-    """``(more - less) / (long - short)`` as a function of the times of two runs; infinite where they are equal."""
+    """Return ``(more - less) / (long - short)`` as a function of the times of two runs.
+
+    Infinite where they are equal.
+    """
     return lambda long, short: (more - less) / (long - short) if long != short else math.inf

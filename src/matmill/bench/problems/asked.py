@@ -26,7 +26,7 @@ class Asked:
     layout: str | None = None
 
     def square(self, default: tuple[int, int, int]) -> tuple[int, int, int]:
-        """(m, n, k): ``n`` alone sets all three; without it, those not given are the default's.
+        """Return (m, n, k): ``n`` alone sets all three; without it, those not given are the default's.
 
         >>> Asked(n=512, k=64).square((4096, 4096, 4096)), Asked(k=64).square((4096, 4096, 4096))
         ((512, 512, 64), (4096, 4096, 64))
@@ -35,12 +35,15 @@ class Asked:
         return self.m or m, n, self.k or k
 
     def element_type(self, known: Mapping[str, DType], default: DType) -> DType:
-        """The type that ``dtype`` names. Raises :class:`~matmill.errors.UnknownNameError` with the nearest name."""
+        """Return the type that ``dtype`` names.
+
+        Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+        """
         return known[long_name(self.dtype or default.name, known)]
 
 
 def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
-    """The sizes of a case; upper and lower case are alike.
+    """Return the sizes of a case; upper and lower case are alike.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
@@ -66,7 +69,7 @@ class EmulatorLimit:
     got: str = "m={m} n={n} k={k}"
 
     def about(self, sizes: Mapping[str, int], share: float) -> float:
-        """Roughly the seconds that ``share`` of the rungs take; a slow rung may take five times its share.
+        """Return roughly the seconds that ``share`` of the rungs take; a slow rung may take five times its share.
 
         >>> round(EmulatorLimit(10**8, 3.4e-6, "--n", "Take less.").about({"m": 256, "n": 256, "k": 256}, 1.0))
         57
@@ -74,7 +77,7 @@ class EmulatorLimit:
         return self.seconds * prod(sizes.values()) * share
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """Raises :class:`~matmill.errors.ArgumentError` where ``sizes`` are too much work."""
+        """Raise :class:`~matmill.errors.ArgumentError` where ``sizes`` are too much work."""
         if prod(sizes.values()) > self.most:
             raise ArgumentError(
                 argument=self.argument,
@@ -86,7 +89,7 @@ class EmulatorLimit:
 
 @contextmanager
 def fitting_in_memory(**sizes: int) -> Iterator[None]:
-    """Raises an :class:`~matmill.errors.ArgumentError` that names the sizes where an allocation fails."""
+    """Raise an :class:`~matmill.errors.ArgumentError` that names the sizes where an allocation fails."""
     try:
         yield
     except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count

@@ -34,12 +34,12 @@ _LOST = 2.0**-25
 
 
 def any_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The product and the bound that no order of summation exceeds, whatever the numbers."""
+    """Return the product and the bound that no order of summation exceeds, whatever the numbers."""
     return answer(a, b), bound(a, b)
 
 
 def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The product of matrices of independent random numbers, and a bound that is still of use where k is long.
+    """Return the product of matrices of independent random numbers, and a bound that is still of use where k is long.
 
     The worst case, ``(k + 3) u |A||B|``, is larger than the product itself from some k on: in float32 from 1e5, so that
     a kernel which computes nothing would pass. Rounding errors of random numbers do not all point one way. After Higham
@@ -55,7 +55,7 @@ def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
-    """The bound of :func:`random_sum` from its product and |A| @ |B|, both in float64."""
+    """Return the bound of :func:`random_sum` from its product and |A| @ |B|, both in float64."""
     roundoff = dtype.accumulator.roundoff
     terms = (k + _EPILOGUE) * roundoff
     worst = terms / (1 - terms) if terms < 1 else inf
@@ -70,7 +70,7 @@ def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
 
 
 def float16_sums(size: Array, k: int) -> Array:
-    """The most that sums kept in float16 by the tensor cores may add to the error.
+    """Return the most that sums kept in float16 by the tensor cores may add to the error.
 
     ``size`` is |A| @ |B|. Every instruction rounds the running sum, k / 8 times at the most (m16n8k8), each time by at
     most half a unit of what it is then, which |A| |B| is never less than; below the normal numbers by 2^-25. What
@@ -85,7 +85,7 @@ def float16_sums(size: Array, k: int) -> Array:
 
 
 def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool) -> Array:
-    """How far a right tensor-core product of independent random 16-bit numbers of mean 0 may be from ``total``.
+    """Say how far a right tensor-core product of independent random 16-bit numbers of mean 0 may be from ``total``.
 
     ``walk`` is what the sums are on average in size: the norm of the row of A times that of the column of B over the
     square root of k. |A| |B| is at most the square root of k times that, so the worst case is
@@ -110,13 +110,13 @@ def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:
-    """The smallest positive number of a 16-bit type: what is rounded below it is lost."""
+    """Return the smallest positive number of a 16-bit type: what is rounded below it is lost."""
     bits: Array = np.array([1], np.uint16)
     return float(bits.view(dtype)[0])
 
 
 def _summed(a: Array, b: Array) -> tuple[Array, Array]:
-    """A @ B and |A| @ |B| in float64, summed block by block in order."""
+    """Return a @ B and |A| @ |B| in float64, summed block by block in order."""
     k = a.shape[1]
     step = max(1024, _BLOCK // (a.shape[0] + b.shape[1]))
 

@@ -54,7 +54,7 @@ class Matrices(Protocol):
         """Whether a and b are one matrix."""
 
     def check(self, actual: Array) -> Check:
-        """An output against the right one."""
+        """Return an output against the right one."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Inputs:
 
     @classmethod
     def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Self:
-        """The same matrices for the same seed and size, in the problem's element type and B in its layout.
+        """Return the same matrices for the same seed and size, in the problem's element type and B in its layout.
 
         Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
         """
@@ -99,7 +99,7 @@ class Inputs:
         return self.exact(self.a, self.b)
 
     def check(self, actual: Array) -> Check:
-        """``actual`` against the right product, element by element; what is missing or not finite is wrong."""
+        """Return ``actual`` against the right product, element by element; what is missing or not finite is wrong."""
         expected, limit = self._answer
         if actual.shape != expected.shape or actual.dtype != self.problem.dtype.numpy:
             return Check(ok=False, error_ratio=float("inf"))
@@ -117,7 +117,10 @@ class InputsBySize:
         self._made: dict[Gemm, Inputs] = {}
 
     def of(self, problem: Gemm) -> Inputs:
-        """The inputs of that problem; a Gram matrix's are those of the product of its sizes, if that was made."""
+        """Return the inputs of that problem.
+
+        A Gram matrix's are those of the product of its sizes, if that was made.
+        """
         if problem not in self._made:
             twin = next((made for made in self._made.values() if problem.gram and _same_a(made.problem, problem)), None)
             self._made[problem] = (
@@ -133,7 +136,7 @@ def _same_a(one: Gemm, other: Gemm) -> bool:
 
 
 def alignment(lines: int, length: int, dtype: DType) -> int:
-    """Bytes that divide the address of every one of ``lines`` packed lines of ``length`` elements, at most 16.
+    """Count the bytes, at most 16, that divide the address of each of ``lines`` packed runs of ``length`` elements.
 
     >>> from matmill.dtypes import F32
     >>> alignment(2, 6, F32), alignment(1, 6, F32)

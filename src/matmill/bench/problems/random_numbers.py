@@ -16,7 +16,7 @@ _CHUNK = 2**22  # elements that a thread draws at a time; even, as float32 takes
 
 
 def uniform(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DType) -> NDArray[Any]:
-    """A matrix uniform in [-1, 1): elements ``start`` and on of the stream that ``seed`` names.
+    """Return a matrix uniform in [-1, 1): elements ``start`` and on of the stream that ``seed`` names.
 
     float64 is drawn as such; all other types are drawn in float32, and 16-bit ones rounded from that (to 1 too).
     The numbers depend on seed, start and type alone, not on the machine's threads.
@@ -48,7 +48,7 @@ def uniform(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DTyp
 
 
 def integers(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DType) -> NDArray[Any]:
-    """A matrix of all values that an integer type holds; ``start`` tells matrices of one seed apart."""
+    """Return a matrix of all values that an integer type holds; ``start`` tells matrices of one seed apart."""
     generator = np.random.default_rng([*seed, start])
     most = 2 ** (8 * dtype.itemsize - 1)
     found: NDArray[Any] = generator.integers(-most, most - 1, shape, dtype.numpy, endpoint=True)

@@ -40,7 +40,7 @@ class TransposeAddInputs:
 
     @classmethod
     def random(cls, problem: Geam, seed: int) -> TransposeAddInputs:
-        """The same matrices for the same seed, size and type.
+        """Return the same matrices for the same seed, size and type.
 
         Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
         """
@@ -59,7 +59,7 @@ class TransposeAddInputs:
         return exact_sum(self.a, self.b)
 
     def check(self, actual: Array) -> Check:
-        """Every bit of ``actual`` against the sum: an element that differs is infinitely wrong."""
+        """Return every bit of ``actual`` against the sum: an element that differs is infinitely wrong."""
         wanted = self.expected
         if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
             return Check(ok=False, error_ratio=inf)
@@ -69,7 +69,7 @@ class TransposeAddInputs:
 
 
 def exact_sum(left: Array, right: Array) -> Array:
-    """``left + right`` rounded once from the exact sum, or, for 16-bit floats, from that in float32, as torch does.
+    """Add ``left`` and ``right``, rounded once from the exact sum or, of 16-bit floats, from that in float32.
 
     Integers wrap around. Several threads add blocks, because one operand is transposed in memory.
 
@@ -99,7 +99,7 @@ class SumsBySize:
         self._made: dict[Geam, TransposeAddInputs] = {}
 
     def of(self, problem: Geam) -> TransposeAddInputs:
-        """The inputs of that sum."""
+        """Return the inputs of that sum."""
         if problem not in self._made:
             self._made[problem] = TransposeAddInputs.random(problem, self._seed)
         return self._made[problem]

@@ -57,7 +57,9 @@ class Competitor:
 
 
 def flush_bytes(arch: Arch, *, cold: bool) -> int:
-    """The buffer that a clock on ``arch`` writes, eight times over, before each timed run: 8 L2 caches, or nothing.
+    """Return the buffer that a clock on ``arch`` writes before each timed run, eight times over.
+
+    8 L2 caches, or nothing.
 
     Far more than emptying the cache needs; in the rest of that time the host enqueues the run.
     """
@@ -86,7 +88,7 @@ class Clock:
         self.close()
 
     def close(self) -> None:
-        """Frees stream, events and buffer; call it once."""
+        """Free stream, events and buffer; call it once."""
         for event in self._events:
             self._gpu.call("cuEventDestroy", event)
         if self._scratch is not None:
@@ -94,7 +96,7 @@ class Clock:
         self._gpu.call("cuStreamDestroy", self._stream)
 
     def once(self, run: Callable[[StreamHandle], None]) -> float:
-        """Seconds that one run takes on the GPU, after a flush."""
+        """Return seconds that one run takes on the GPU, after a flush."""
         call = self._gpu.call
         start, stop = self._events
         self._before(run)
@@ -105,7 +107,7 @@ class Clock:
         return float(call("cuEventElapsedTime", start, stop)) / 1e3
 
     def _before(self, run: Callable[[StreamHandle], None]) -> None:
-        """Puts the cache into the state that a timed run should find."""
+        """Put the cache into the state that a timed run should find."""
         if self._scratch is None:
             run(self.stream)
             return
@@ -122,7 +124,7 @@ class Clock:
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Timing]:
-        """Times all competitors interleaved, in one run, and gives their timings in the order given.
+        """Time all competitors interleaved, in one run, and give their timings in the order given.
 
         Each gets as many rounds as fit ``seconds_each`` (between 3 and ``most_rounds``), spread evenly over the whole
         run. ``settle`` seconds of work come first, so that the clocks have risen and then met their limit.
@@ -145,12 +147,15 @@ class Clock:
         return [Timing(statistics.median(s), min(s), max(s), len(s)) for s in samples]
 
     def _estimate(self, competitor: Competitor) -> float:
-        """Seconds of a second run, since the first one loads code and sets libraries up; where it is long, of that."""
+        """Return seconds of a second run, since the first one loads code and sets libraries up.
+
+        Where it is long, of that.
+        """
         first = self.once(competitor.run)
         return max(first if first > _LONG else self.once(competitor.run), 1e-6)
 
     def _settle(self, competitors: Sequence[Competitor], seconds: Sequence[float], budget: float) -> None:
-        """Keeps the GPU at work for ``budget`` seconds with the fastest competitor, the one that draws most power."""
+        """Keep the GPU at work for ``budget`` seconds with the fastest competitor, the one that draws most power."""
         fastest = competitors[min(range(len(seconds)), key=seconds.__getitem__)]
         end = time.perf_counter() + budget
         while time.perf_counter() < end:

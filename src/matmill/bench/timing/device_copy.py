@@ -38,11 +38,11 @@ class Copying:
         self._launch = COPY.launch(orderly(one // VECTOR), buffers(source, target))
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues one copy."""
+        """Enqueue one copy."""
         self._gpu.launch(self._binary, self._launch, stream=stream)
 
     def rate(self, seconds: float) -> float:
-        """Bytes per second, read and written, of a copy that takes ``seconds``."""
+        """Count the bytes per second, read and written, of a copy that takes ``seconds``."""
         return self.nbytes / seconds
 
     def __enter__(self) -> Self:

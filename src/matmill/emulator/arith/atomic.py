@@ -41,7 +41,7 @@ _SHARED = {
 
 
 def combine(operation: str, old: Row, b: Row, c: Row | None = None) -> Row:
-    """What memory holds after one atomic operation on ``old``."""
+    """Return what memory holds after one atomic operation on ``old``."""
     if operation in UFUNCS:
         return np.asarray(UFUNCS[operation](old, b))
     if operation == "exch":
@@ -67,7 +67,7 @@ def check_reduction(operation: str, kind: str, *, shared: bool = False) -> None:
 
 
 def reduced(operation: str, kind: str, old: Row, values: Row) -> Row:
-    """Elements of a bulk reduction afterwards; ``old`` and ``values`` have the type ``REDUCED[kind]``."""
+    """Return elements of a bulk reduction afterwards; ``old`` and ``values`` have the type ``REDUCED[kind]``."""
     if kind == "bf16":
         return f32_to_bf16(np.asarray(combine(operation, bf16_to_f32(old), bf16_to_f32(values)), np.float32))
     if kind == "f32.ftz":

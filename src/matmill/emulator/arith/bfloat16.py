@@ -10,19 +10,22 @@ from matmill.emulator.arith.row import Row
 
 
 def bf16_to_f32(row: Row) -> Row:
-    """bfloat16 bit patterns to float32."""
+    """Convert bfloat16 bit patterns to float32."""
     return np.left_shift(row, np.uint32(16), dtype=np.uint32).view(np.float32)
 
 
 def f32_to_bf16(row: Row) -> Row:
-    """float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7fff."""
+    """Convert float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7fff."""
     bits = row.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(row), np.uint32(0x7FFF), rounded).astype(np.uint16)
 
 
 def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
-    """float64 values rounded to odd, rounded once to bfloat16. The float32 between them is rounded to odd too."""
+    """Convert float64 values rounded to odd to bfloat16, rounded once.
+
+    The float32 between them is rounded to odd too.
+    """
     wide = np.atleast_1d(wide)
     near = wide.astype(np.float32)
     error = np.where(np.isfinite(near), wide - near, 0.0)
@@ -41,12 +44,12 @@ def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
 
 
 def is_bf16(type_name: str) -> bool:
-    """Whether rows of this PTX type are bfloat16 bit patterns."""
+    """Tell whether rows of this PTX type are bfloat16 bit patterns."""
     return type_name.startswith("bf16")
 
 
 def through_f32(call: Callable[..., Row]) -> Callable[..., object]:
-    """A function of float32 rows applied to bfloat16 bit patterns."""
+    """Return a function of float32 rows applied to bfloat16 bit patterns."""
 
     def wrapped(*rows: Row) -> None:
         *sources, out = rows

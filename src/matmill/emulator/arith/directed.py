@@ -17,7 +17,7 @@ _HIGH, _LOW = 2.0**500, 2.0**-400
 
 
 def _moderate(*rows: Row) -> Row:
-    """Where all of these are zero or of an exponent whose products can be split without loss."""
+    """Say where all of these are zero or of an exponent whose products can be split without loss."""
     fine = np.ones(np.broadcast_shapes(*(np.shape(r) for r in rows)), np.bool_)
     for row in rows:
         size = np.abs(row)
@@ -40,7 +40,7 @@ def _settle(nearest: Row, error: Row, operands: tuple[Row, ...], lack: Callable[
 
 
 def signed_zero(result: Row, a: Row, b: Row, mode: str) -> Row:
-    """The sum of ``a`` and ``b`` rounded to ``result``, with the sign that a zero has: -0 when rounding down."""
+    """Return the sum of ``a`` and ``b`` rounded to ``result``, with the sign that a zero has: -0 when rounding down."""
     if mode != "rm":
         return result
     plus = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
@@ -49,19 +49,19 @@ def signed_zero(result: Row, a: Row, b: Row, mode: str) -> Row:
 
 
 def total(a: Row, b: Row, mode: str) -> Row:
-    """``a + b``."""
+    """Return ``a + b``."""
     nearest, error = exact.two_sum(a, b)
     return signed_zero(_settle(nearest, error, (a, b), lambda _s, x, y: fma64.sum_error(x, y), mode), a, b, mode)
 
 
 def product(a: Row, b: Row, mode: str) -> Row:
-    """``a * b``."""
+    """Return ``a * b``."""
     nearest, error = exact.two_product(a, b)
     return _settle(nearest, error, (a, b), lambda p, x, y: fma64.residual(x, y, -p), mode)
 
 
 def quotient(a: Row, b: Row, mode: str) -> Row:
-    """``a / b``."""
+    """Return ``a / b``."""
     nearest = np.asarray(a / b)
     p, e = exact.two_product(nearest, np.broadcast_to(b, nearest.shape))
     # A divisor of zero gives an exact infinity: no finite operand, as it were.
@@ -71,12 +71,12 @@ def quotient(a: Row, b: Row, mode: str) -> Row:
 
 
 def reciprocal(a: Row, mode: str) -> Row:
-    """``1 / a``."""
+    """Return ``1 / a``."""
     return quotient(np.ones_like(a), a, mode)
 
 
 def root(a: Row, mode: str) -> Row:
-    """The square root of ``a``."""
+    """Return the square root of ``a``."""
     nearest = np.sqrt(a)
     p, e = exact.two_product(nearest, nearest)
     return _settle(nearest, (a - p) - e, (a,), lambda s, x: fma64.residual(-s, s, x), mode)

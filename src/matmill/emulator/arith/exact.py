@@ -30,14 +30,14 @@ _SPLIT = 134217729.0
 
 
 def two_sum(a: Row, b: Row) -> tuple[Row, Row]:
-    """``a + b`` rounded, and the error of the rounding (Knuth)."""
+    """Return ``a + b`` rounded, and the error of the rounding (Knuth)."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def two_product(a: Row, b: Row) -> tuple[Row, Row]:
-    """``a * b`` rounded, and the error of the rounding (Dekker and Veltkamp); exponents must be moderate."""
+    """Return ``a * b`` rounded, and the error of the rounding (Dekker and Veltkamp); exponents must be moderate."""
     p = a * b
     t = _SPLIT * a
     ah = t - (t - a)
@@ -49,7 +49,7 @@ def two_product(a: Row, b: Row) -> tuple[Row, Row]:
 
 
 def to_odd(s: Row, error: Row) -> F8:
-    """The sum ``s + error`` (``s`` its rounding to nearest) rounded to odd instead: ready for a second rounding."""
+    """Give sum ``s + error`` (``s`` its rounding to nearest) rounded to odd instead: ready for a second rounding."""
     bits = np.array(s, np.float64, ndmin=1).view(np.uint64)
     inexact = (error != 0) & np.isfinite(error) & np.isfinite(s) & (bits & _ONE == 0)
     away = (error > 0) != np.signbit(s)
@@ -58,24 +58,27 @@ def to_odd(s: Row, error: Row) -> F8:
 
 
 def sum_to_odd(a: Row, b: Row) -> F8:
-    """``a + b`` rounded to odd in float64."""
+    """Return ``a + b`` rounded to odd in float64."""
     s, error = two_sum(np.asarray(a, np.float64), np.asarray(b, np.float64))
     return to_odd(s, error)
 
 
 def fma32_wide(a: Row, b: Row, c: Row) -> F8:
-    """``a * b + c`` of float32 (or narrower) values as float64 rounded to odd: any narrower rounding is then exact."""
+    """Return ``a * b + c`` of float32 (or narrower) values as float64 rounded to odd.
+
+    Any narrower rounding is then exact.
+    """
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     return sum_to_odd(product, np.asarray(c, np.float64))
 
 
 def product_wide(a: Row, b: Row) -> F8:
-    """``a * b`` of float32 (or narrower) values, which float64 holds."""
+    """Return ``a * b`` of float32 (or narrower) values, which float64 holds."""
     return np.asarray(np.multiply(a, b, dtype=np.float64))
 
 
 def quotient_wide(a: Row, b: Row) -> F8:
-    """``a / b`` of float32 (or narrower) values as float64 rounded to odd."""
+    """Return ``a / b`` of float32 (or narrower) values as float64 rounded to odd."""
     wide = np.divide(a, b, dtype=np.float64)
     back = wide * np.asarray(b, np.float64)
     error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
@@ -96,7 +99,7 @@ def directed(s: Row, error: Row, mode: str) -> Row:
 
 
 def narrow(wide: F8, dtype: type[np.floating[Any]], mode: str) -> Row:
-    """float64 rounded once to ``dtype`` in ``mode`` (rn, rz, rm, rp)."""
+    """Round float64 once to ``dtype`` in ``mode`` (rn, rz, rm, rp)."""
     near = wide.astype(dtype)
     if mode == "rn":
         return near
@@ -112,7 +115,7 @@ class Buffers:
         self._arrays: dict[str, Row] = {}
 
     def take(self, name: str, dtype: str, elements: int) -> Row:
-        """At least ``elements`` elements, flat; the contents are anything."""
+        """Return at least ``elements`` elements, flat; the contents are anything."""
         have = self._arrays.get(name)
         if have is None or len(have) < elements:
             have = self._arrays[name] = np.empty(elements, dtype)
@@ -130,7 +133,7 @@ class Fused32:
         self.underflow = underflow
 
     def __call__(self, a: Row, b: Row, c: Row, out: F4) -> None:
-        """``out = a * b + c`` rounded once; rows of float32, or scalars; ``out`` may be any of them."""
+        """Compute ``out = a * b + c`` rounded once; rows of float32, or scalars; ``out`` may be any of them."""
         s = self.product
         np.multiply(a, b, out=s, dtype=np.float64)
         np.add(s, c, out=s)
@@ -161,7 +164,7 @@ def repair_subnormals(result: F4, a: Row, b: Row, c: Row) -> None:
 def flushed(
     call: Callable[..., object], exactly: Callable[..., F8] | None = None, mode: str = "rn"
 ) -> Callable[..., object]:
-    """``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``).
+    """Return ``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``).
 
     ``exactly`` computes what ``call`` rounds in ``mode``: for operations whose result may be rounded up to the smallest
     normal number, see :func:`is_tiny`. Sums cannot: below it they are exact.
@@ -177,7 +180,7 @@ def flushed(
 
 
 def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
-    """:func:`flush`, and zeros too where ``result`` is the smallest normal number, but ``exactly()`` is tiny."""
+    """Do as :func:`flush`, and flush too where ``result`` is the smallest normal number, but ``exactly()`` is tiny."""
     smallest = _MIN_NORMAL.get(result.dtype.str[1:])
     if smallest is None:
         return result
@@ -189,7 +192,7 @@ def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
 
 
 def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bool_]:
-    """Where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
+    """Say where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
 
     GPUs test after rounding to ``dtype``'s bits in ``mode``, as if exponents were unbounded. So 2**-126 (1 - 2**-24) is
     flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
@@ -201,7 +204,10 @@ def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bo
 
 
 def flush(row: Row) -> Row:
-    """float32 or float16 values with subnormals replaced by zeros of their sign; rows of other types as they are."""
+    """Return float32 or float16 values with subnormals replaced by zeros of their sign.
+
+    Rows of other types as they are.
+    """
     smallest = _MIN_NORMAL.get(row.dtype.str[1:])
     if smallest is None:
         return row
@@ -209,10 +215,10 @@ def flush(row: Row) -> Row:
 
 
 def unit(row: Row) -> Row:
-    """Values clamped to [0, 1], where NaN and -0 become +0 (``.sat``)."""
+    """Clamp values to [0, 1], where NaN and -0 become +0 (``.sat``)."""
     return np.asarray(np.where(row > 0, np.minimum(row, row.dtype.type(1)), row.dtype.type(0)))
 
 
 def not_negative(row: Row) -> Row:
-    """Values with negative ones and -0 replaced by +0; NaN stays (``.relu``)."""
+    """Replace negative values and -0 by +0; NaN stays (``.relu``)."""
     return np.where(row <= 0, row.dtype.type(0), row)

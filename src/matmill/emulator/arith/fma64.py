@@ -22,7 +22,7 @@ _FAR = 128
 
 
 def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
-    """``a * b + c`` of float64 values, rounded once to nearest."""
+    """Compute ``a * b + c`` of float64 values, rounded once to nearest."""
     a, b, c = np.broadcast_arrays(a, b, c)
     p, e = two_product(a, b)
     high, low = _unevaluated(p, e, c)
@@ -39,7 +39,7 @@ def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
 
 
 def fma64_directed(a: Row, b: Row, c: Row, mode: str) -> Row:
-    """``a * b + c`` of float64 values, rounded once in ``mode`` (rz, rm or rp)."""
+    """Return ``a * b + c`` of float64 values, rounded once in ``mode`` (rz, rm or rp)."""
     a, b, c = np.broadcast_arrays(a, b, c)
     easy = _easy(a, b, c)
     nearest, error = _any_exponents(*(np.where(easy, 0.0, row) for row in (a, b, c)))
@@ -55,34 +55,34 @@ def fma64_directed(a: Row, b: Row, c: Row, mode: str) -> Row:
 
 
 def residual(a: Row, b: Row, c: Row) -> F8:
-    """A number with the sign of the exact ``a * b + c`` of finite float64 values, 0 where that is 0."""
+    """Return a number with the sign of what the rounded ``a + b`` of finite float64 lacks, 0 where it lacks nothing."""
     return _on_significands(a, b, c)[0]
 
 
 def sum_error(a: Row, b: Row) -> F8:
-    """A number with the sign of what the rounded ``a + b`` of finite float64 values lacks, 0 where it lacks nothing."""
+    """Return a number with the sign of what the rounded ``a + b`` of finite float64 lacks, 0 where it lacks nothing."""
     return _on_significands(a, np.ones_like(a), b)[1]
 
 
 def _easy(a: Row, b: Row, c: Row) -> Mask:
-    """Where the plain formula rounds once: no product to add, or operands that are not finite."""
+    """Say where the plain formula rounds once: no product to add, or operands that are not finite."""
     return np.asarray((a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c))
 
 
 def _plain(p: Row, a: Row, b: Row, c: Row) -> Row:
-    """``p + c`` for the product ``p`` of two factors, which is finite where they are, however large."""
+    """Return ``p + c`` for the product ``p`` of two factors, which is finite where they are, however large."""
     return np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, p + c)
 
 
 def _unevaluated(p: Row, e: Row, c: Row) -> tuple[Row, F8]:
-    """Two numbers whose sum rounds as the exact ``p + e + c`` does; exponents must be moderate."""
+    """Return two numbers whose sum rounds as the exact ``p + e + c`` does; exponents must be moderate."""
     uh, ul = two_sum(c, e)
     th, tl = two_sum(p, uh)
     return th, sum_to_odd(tl, ul)
 
 
 def _on_significands(a: Row, b: Row, c: Row) -> tuple[F8, F8, Row]:
-    """``a * b + c`` rounded to 53 bits as if exponents were unbounded, the sign of what it lacks, and its scale.
+    """Return ``a * b + c`` rounded to 53 bits as if exponents were unbounded, the sign of what it lacks, and its scale.
 
     The value is the first number times 2 to the power of the third.
     """
@@ -95,7 +95,7 @@ def _on_significands(a: Row, b: Row, c: Row) -> tuple[F8, F8, Row]:
 
 
 def _any_exponents(a: Row, b: Row, c: Row) -> tuple[F8, F8]:
-    """``a * b + c`` of finite values rounded to nearest, and a number with the sign of what that lacks."""
+    """Return ``a * b + c`` of finite values rounded to nearest, and a number with the sign of what that lacks."""
     total, error, scale = _on_significands(a, b, c)
     result = np.asarray(np.ldexp(total, scale))
     low = np.abs(result) <= _MIN_NORMAL
@@ -105,7 +105,7 @@ def _any_exponents(a: Row, b: Row, c: Row) -> tuple[F8, F8]:
 
 
 def _subnormal(total: F8, error: F8, scale: Row) -> tuple[F8, F8]:
-    """``total * 2**scale``, with the sign of ``error`` beyond it, rounded to a multiple of the smallest number."""
+    """Give ``total * 2**scale``, with the sign of ``error`` beyond it, rounded to a multiple of the smallest number."""
     # Far below half of that number only the sign counts.
     count = np.ldexp(total, np.maximum(scale - _LOWEST, -_FAR))
     whole = np.rint(count)

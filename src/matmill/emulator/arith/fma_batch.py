@@ -16,7 +16,7 @@ _PIECE = 32768
 
 
 def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Row numbers as runs of consecutive ones: (index in the list, first row, length).
+    """Return row numbers as runs of consecutive ones: (index in the list, first row, length).
 
     >>> runs([4, 5, 6, 9])
     [(0, 4, 3), (3, 9, 1)]

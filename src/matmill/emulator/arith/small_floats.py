@@ -26,7 +26,7 @@ class SmallFloat:
     sign: int
 
     def narrowed(self, row: Row, mode: str = "rn", *, relu: bool = False) -> Row:
-        """Floats rounded to nearest even ("rn") or toward zero ("rz"), as bit patterns (uint8).
+        """Round floats to nearest even ("rn") or toward zero ("rz"), as bit patterns (uint8).
 
         What is too large, infinity among it, becomes the largest number (.satfinite). With ``relu`` negative numbers
         are +0.
@@ -48,7 +48,7 @@ class SmallFloat:
 def _format(
     exponent_bits: int, fraction_bits: int, largest: int, nan: int | None = None, *, infinite: bool = False
 ) -> SmallFloat:
-    """A format with a sign, an exponent and a fraction, and perhaps an infinity behind the largest number, then NaN."""
+    """Return a format with a sign, an exponent and a fraction, and perhaps an infinity behind the largest number."""
     bits = np.arange(1 << (1 + exponent_bits + fraction_bits))
     sign = len(bits) // 2
     magnitude = bits % sign
@@ -75,25 +75,25 @@ _POWERS = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan).astype(np.float
 
 
 def e4m3_to_f32(row: Row) -> Row:
-    """E4M3 bit patterns (uint8) to float32."""
+    """Convert E4M3 bit patterns (uint8) to float32."""
     values: Row = SMALL_FLOATS["e4m3"].values[row]
     return values
 
 
 def e5m2_to_f32(row: Row) -> Row:
-    """E5M2 bit patterns (uint8) to float32."""
+    """Convert E5M2 bit patterns (uint8) to float32."""
     values: Row = SMALL_FLOATS["e5m2"].values[row]
     return values
 
 
 def e8m0_to_f32(row: Row) -> Row:
-    """E8M0 bit patterns (uint8) to float32: powers of two, and NaN."""
+    """Convert E8M0 bit patterns (uint8) to float32: powers of two, and NaN."""
     values: Row = _POWERS[row]
     return values
 
 
 def f32_to_e8m0(row: Row, mode: str, *, satfinite: bool) -> Row:
-    """The exponents of float32 numbers, rounded down ("rz") or up ("rp"), whatever their signs; NaN is 0xff.
+    """Return the exponents of float32 numbers, rounded down ("rz") or up ("rp"), whatever their signs; NaN is 0xff.
 
     Infinity is NaN too, or with ``satfinite`` the largest number.
     """

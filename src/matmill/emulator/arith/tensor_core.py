@@ -75,7 +75,7 @@ class Rule:
 
 
 def rule_of(target: str, factors: str, sums: str) -> Rule:
-    """The rule of a PTX target such as "sm_90a" for factors of f16, bf16, tf32, e4m3 or e5m2 and sums of f32 or f16.
+    """Return the rule of a target such as "sm_90a" for factors of f16, bf16, tf32, e4m3 or e5m2 and sums of f32 or f16.
 
     8-bit factors have Hopper's rule everywhere, and GPUs after Hopper have Hopper's.
     """
@@ -98,7 +98,7 @@ class Factor(NamedTuple):
     exponents: I2
 
     def part(self, k: slice, rows: slice) -> Factor:
-        """Some of k, and some rows of the axis after it, unless that is broadcast."""
+        """Return some of k, and some rows of the axis after it, unless that is broadcast."""
         where = (k, slice(None) if self.values.shape[1] == 1 else rows)
         return Factor(self.values[where], self.exponents[where])
 
@@ -111,7 +111,7 @@ class TensorCore:
         self.buffers = buffers
 
     def factor(self, values: F4) -> Factor:
-        """A or B from float32[k, ...] that hold values of the factors' format."""
+        """Return A or B from float32[k, ...] that hold values of the factors' format."""
         return Factor(values, _exponents(values, self.rule.least))
 
     def add(self, a: Factor, b: Factor, sums: Row) -> None:
@@ -131,7 +131,7 @@ class TensorCore:
                     self._add_group(a.part(some, rows), b.part(some, rows), sums[rows])
 
     def _add_group(self, a: Factor, b: Factor, sums: Row) -> None:
-        """One group of products of a piece, in float32 and int32; the few that do not fit there in float64."""
+        """Add one group of products of a piece, in float32 and int32; the few that do not fit there in float64."""
         k, shape, rule = len(a.values), sums.shape, self.rule
         terms, whole = self._scratch("f4", k + 1, shape), self._scratch("i4", k + 1, shape)
         terms[k] = sums
@@ -167,7 +167,10 @@ class TensorCore:
 
 
 def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
-    """``c`` (float64[n]) and one group of products ``a * b`` (float64[k, n] each), of any values: the rule as it is."""
+    """Return ``c`` (float64[n]) and one group of products ``a * b`` (float64[k, n] each), of any values.
+
+    The rule as it is.
+    """
     products = a * b
     special = products.sum(axis=0) + c
     none = -(1 << 20)
@@ -185,12 +188,12 @@ def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
 
 
 def _exponent(x: F8, least: int) -> NDArray[np.int32]:
-    """``floor(log2 |x|)``, at least ``least``; anything for what is 0 or no number."""
+    """Return ``floor(log2 |x|)``, at least ``least``; anything for what is 0 or no number."""
     return np.asarray(np.maximum(np.frexp(x)[1] - 1, least), np.int32)
 
 
 def _exponents(x: F4, least: int) -> I2:
-    """The exponents of float32 values, at least ``least``; ``_ZERO`` and ``_SPECIAL`` where there is none."""
+    """Return the exponents of float32 values, at least ``least``; ``_ZERO`` and ``_SPECIAL`` where there is none."""
     size = np.abs(x)
     biased = (size.view(np.int32) >> 23).astype(np.int16)
     exponents: I2 = np.maximum(biased, np.int16(least + 127)) - np.int16(127)

@@ -42,16 +42,16 @@ class Geometry:
         self.block_ids = np.arange(blocks)
 
     def thread_name(self, column: int) -> str:
-        """A thread in words: "thread (1, 0, 0) of block (7, 0, 0)"."""
+        """Return a thread in words: "thread (1, 0, 0) of block (7, 0, 0)"."""
         thread = coordinates(int(self.thread[column]), self.block)
         return f"thread {thread} of {self.block_name(int(self.block_of_warp[column // LANES]))}"
 
     def block_name(self, block: int) -> str:
-        """A block of the batch in words: "block (7, 0, 0)"."""
+        """Return a block of the batch in words: "block (7, 0, 0)"."""
         return f"block {coordinates(int(self.block_ids[block]), self.grid)}"
 
     def warp_name(self, warp: int) -> str:
-        """A warp of the batch in words: "warp 3 of block (7, 0, 0)"."""
+        """Return a warp of the batch in words: "warp 3 of block (7, 0, 0)"."""
         return f"warp {int(self.warp_in_block[warp])} of {self.block_name(int(self.block_of_warp[warp]))}"
 
 
@@ -97,7 +97,7 @@ class Lanes:
         self.active[...] = flat
 
     def base(self, kind: str) -> Row | None:
-        """Where each lane's own part of a region begins, in bytes; None where all lanes share one."""
+        """Say where each lane's own part of a region begins, in bytes; None where all lanes share one."""
         if kind not in self.geometry.bases:
             return None
         if kind not in self._bases:
@@ -105,11 +105,11 @@ class Lanes:
         return self._bases[kind]
 
     def active_warps(self) -> NDArray[np.bool_]:
-        """bool[warps, 32]: who takes part."""
+        """Return bool[warps, 32]: who takes part."""
         if self.active is None:
             return np.ones((self.warp_count, LANES), np.bool_)
         return self.active.reshape(-1, LANES)
 
     def thread_name(self, lane: int) -> str:
-        """The thread at one of these lanes, for messages."""
+        """Return the thread at one of these lanes, for messages."""
         return self.geometry.thread_name(int(self.columns[lane]))

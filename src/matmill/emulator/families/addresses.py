@@ -23,14 +23,14 @@ HINTS = (
 
 
 def memory_modifiers(i: Instruction) -> tuple[Modifiers, str]:
-    """The modifiers without hints, and the state space ("generic" where none is named)."""
+    """Return the modifiers without hints, and the state space ("generic" where none is named)."""
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
     m = Modifiers(i, *HINTS, *hints)
     return m, m.pick(SPACES, "generic").split("::", maxsplit=1)[0]
 
 
 def address_of(i: Instruction, operand: Operand) -> Address:
-    """The operand as an address."""
+    """Return the operand as an address."""
     if not isinstance(operand, Address) or operand.extra:
         raise i.unsupported("its address")
     if isinstance(operand.base, Register) and TYPE_BYTES[operand.base.type] not in {4, 8}:
@@ -39,7 +39,7 @@ def address_of(i: Instruction, operand: Operand) -> Address:
 
 
 def handle_of(i: Instruction, operand: Operand) -> Address:
-    """The operand ``[handle, {coordinates}]`` of an instruction on textures or surfaces."""
+    """Return the operand ``[handle, {coordinates}]`` of an instruction on textures or surfaces."""
     if not isinstance(operand, Address) or operand.offset:
         raise i.unsupported("its operand")
     if isinstance(operand.base, Symbol):
@@ -48,7 +48,7 @@ def handle_of(i: Instruction, operand: Operand) -> Address:
 
 
 def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) -> list[Operand]:
-    """The layer, 0 where the geometry ("2d", "a2d") has none, and the ``count`` coordinates behind it."""
+    """Return the layer, 0 where the geometry ("2d", "a2d") has none, and the ``count`` coordinates behind it."""
     if len(address.extra) != 1:
         raise i.unsupported("a sampler of its own")
     rows, layers = scalars(address.extra[0]), int(geometry.startswith("a"))
@@ -59,5 +59,5 @@ def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) 
 
 
 def base_registers(*addresses: Address) -> tuple[Register, ...]:
-    """The registers that addresses are made of."""
+    """Return the registers that addresses are made of."""
     return tuple(registers(a.base for a in addresses))

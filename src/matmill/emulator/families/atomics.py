@@ -28,7 +28,7 @@ _PAIR = np.dtype("V16")
 
 @instructions("atom", "red")
 def atomic(i: Instruction) -> Action:
-    """``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
+    """Bind ``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
     m, space = memory_modifiers(i)
     if m.flag("b128"):
         return _atomic_of_pairs(i, m, space)
@@ -65,7 +65,7 @@ def atomic(i: Instruction) -> Action:
 
 
 def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
-    """``atom.exch.b128`` and atom.cas.b128, with registers of 64 bits in pairs."""
+    """Bind ``atom.exch.b128`` and atom.cas.b128, with registers of 64 bits in pairs."""
     operation = m.need("exch", "cas")
     m.done()
     d, target, *pairs = i.operands

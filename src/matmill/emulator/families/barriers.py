@@ -20,7 +20,7 @@ from matmill.emulator.report.hazards import fault
 
 @instructions("bar", "barrier")
 def barrier(i: Instruction) -> Action:
-    """bar.sync, bar.arrive, bar.red, bar.warp.sync and their barrier.* spellings."""
+    """Bind bar.sync, bar.arrive, bar.red, bar.warp.sync and their barrier.* spellings."""
     if "cluster" in i.modifiers:
         return cluster_barrier(i)
     m = Modifiers(i, "cta", "aligned")
@@ -61,7 +61,7 @@ def barrier(i: Instruction) -> Action:
 
 @instructions("membar", "fence")
 def fence(i: Instruction) -> Action:
-    """Orders memory, which the emulator accesses in one order only: for the race detector alone."""
+    """Bind orders memory, which the emulator accesses in one order only: for the race detector alone."""
     if "tensormap::generic" in i.modifiers and "acquire" in i.modifiers:
         return acquire_map(i)
     ordering = fence_ordering(i)
@@ -81,13 +81,13 @@ def fence(i: Instruction) -> Action:
 
 @instructions("nanosleep")
 def delay(i: Instruction) -> Action:
-    """Nothing to do: the emulator has no time."""
+    """Bind nothing to do: the emulator has no time."""
     return Action(i, call=_nothing, tally="control")
 
 
 @instructions("griddepcontrol")
 def launch_order(i: Instruction) -> Action:
-    """Launches follow each other here; whether dependent ones wait, and soon enough, is checked."""
+    """Bind launches follow each other here; whether dependent ones wait, and soon enough, is checked."""
     m = Modifiers(i)
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()
@@ -102,12 +102,12 @@ def launch_order(i: Instruction) -> Action:
 
 
 def _nothing(*_: object) -> None:
-    """What a delay does here."""
+    """Do nothing: a delay has no effect here."""
 
 
 @instructions("trap", "brkpt")
 def trap(i: Instruction) -> Action:
-    """trap: ends the kernel with a fault."""
+    """Bind trap: ends the kernel with a fault."""
 
     def bind(site: BoundBlock) -> Call:
         lanes, kernel, participants = site.lanes, site.machine.launch.kernel, site.participants()

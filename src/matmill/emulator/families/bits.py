@@ -18,7 +18,7 @@ _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 @instructions("and", "or", "xor")
 def logic(i: Instruction) -> Action:
-    """and, or, xor of bits or predicates."""
+    """Bind and, or, xor of bits or predicates."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b16", "b32", "b64", "pred")]
     m.done()
@@ -28,7 +28,7 @@ def logic(i: Instruction) -> Action:
 
 @instructions("not")
 def invert(i: Instruction) -> Action:
-    """``not``."""
+    """Bind ``not``."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b16", "b32", "b64", "pred")]
     m.done()
@@ -37,13 +37,13 @@ def invert(i: Instruction) -> Action:
 
 
 def is_zero(a: Row, out: Row) -> None:
-    """cnot: 1 where the source is 0."""
+    """Compute cnot: 1 where the source is 0."""
     out[...] = a == 0
 
 
 @instructions("cnot")
 def logical_not(i: Instruction) -> Action:
-    """``cnot``."""
+    """Bind ``cnot``."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b16", "b32", "b64")]
     m.done()
@@ -53,7 +53,7 @@ def logical_not(i: Instruction) -> Action:
 
 @instructions("lop3")
 def three_way_logic(i: Instruction) -> Action:
-    """lop3: any function of three bits, given as its table of eight."""
+    """Bind lop3: any function of three bits, given as its table of eight."""
     m = Modifiers(i)
     m.type("b32")
     m.done()
@@ -74,14 +74,14 @@ def three_way_logic(i: Instruction) -> Action:
 
 
 def shift_left(a: Row, n: Row, out: Row) -> None:
-    """shl: counts of the width and more give 0."""
+    """Compute shl: counts of the width and more give 0."""
     bits = 8 * out.dtype.itemsize
     moved = np.left_shift(a, np.minimum(n, np.uint32(bits - 1)).astype(out.dtype))
     out[...] = np.where(n < bits, moved, out.dtype.type(0))
 
 
 def shift_right(a: Row, n: Row, out: Row) -> None:
-    """shr: counts of the width and more leave the sign, or 0."""
+    """Compute shr: counts of the width and more leave the sign, or 0."""
     bits = 8 * out.dtype.itemsize
     moved = np.right_shift(a, np.minimum(n, np.uint32(bits - 1)).astype(out.dtype))
     if out.dtype.kind == "u":
@@ -91,7 +91,7 @@ def shift_right(a: Row, n: Row, out: Row) -> None:
 
 @instructions("shl", "shr")
 def shift(i: Instruction) -> Action:
-    """``shl`` and shr."""
+    """Bind ``shl`` and shr."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")]
     m.done()
@@ -108,7 +108,7 @@ def shift(i: Instruction) -> Action:
 
 @instructions("shf")
 def funnel_shift(i: Instruction) -> Action:
-    """shf: a 64-bit shift of which one half is kept."""
+    """Bind shf: a 64-bit shift of which one half is kept."""
     m = Modifiers(i)
     left = m.need("l", "r") == "l"
     wrap = m.need("wrap", "clamp") == "wrap"
@@ -127,7 +127,7 @@ def funnel_shift(i: Instruction) -> Action:
 
 
 def _field(position: Row, length: Row, bits: int) -> tuple[Row, Row]:
-    """A field's position and length as the GPU reads them, at most 255.
+    """Return a field's position and length as the GPU reads them, at most 255.
 
     PTX ISA has both operands "restricted to 0..255", and 32-bit instructions take their lowest byte. Those of 64 bits
     ptxas makes of shifts, which take all 32 bits: 256 is then outside the word (measured on an H200).
@@ -137,7 +137,7 @@ def _field(position: Row, length: Row, bits: int) -> tuple[Row, Row]:
 
 
 def _masks(length: Row, word: type[np.unsignedinteger[Any]]) -> Row:
-    """Ones in the lowest ``length`` bits (0 to 255; at most the width counts)."""
+    """Return ones in the lowest ``length`` bits (0 to 255; at most the width counts)."""
     bits = 8 * np.dtype(word).itemsize
     clipped = np.minimum(length, bits).astype(word)
     full = ~word(0)
@@ -146,7 +146,7 @@ def _masks(length: Row, word: type[np.unsignedinteger[Any]]) -> Row:
 
 @instructions("bfe")
 def extract_field(i: Instruction) -> Action:
-    """bfe: a bit field, zero- or sign-extended."""
+    """Bind bfe: a bit field, zero- or sign-extended."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("u32", "u64", "s32", "s64")]
     m.done()
@@ -173,7 +173,7 @@ def extract_field(i: Instruction) -> Action:
 
 @instructions("bfi")
 def insert_field(i: Instruction) -> Action:
-    """bfi: the low bits of one word put into another."""
+    """Bind bfi: the low bits of one word put into another."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
@@ -191,7 +191,7 @@ def insert_field(i: Instruction) -> Action:
 
 
 def bit_length(a: Row) -> Row:
-    """The number of bits up to the highest one that is set, as uint32."""
+    """Return the number of bits up to the highest one that is set, as uint32."""
     if a.dtype.itemsize == 8:
         high = (a >> np.uint64(32)).astype(np.uint32)
         low = a.astype(np.uint32)
@@ -200,18 +200,18 @@ def bit_length(a: Row) -> Row:
 
 
 def count_ones(a: Row, out: Row) -> None:
-    """``popc``."""
+    """Compute ``popc``."""
     out[...] = np.bitwise_count(a)
 
 
 def leading_zeros(a: Row, out: Row) -> None:
-    """``clz``."""
+    """Compute ``clz``."""
     out[...] = np.uint32(8 * a.dtype.itemsize) - bit_length(a)
 
 
 @instructions("popc", "clz")
 def count_bits(i: Instruction) -> Action:
-    """``popc`` and clz; the result has 32 bits."""
+    """Bind ``popc`` and clz; the result has 32 bits."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
@@ -223,7 +223,7 @@ def count_bits(i: Instruction) -> Action:
 
 @instructions("bmsk", operands=(3,))
 def bit_mask(i: Instruction) -> Action:
-    """bmsk: as many bits as the second operand says, from the position that the first one says."""
+    """Bind bmsk: as many bits as the second operand says, from the position that the first one says."""
     m = Modifiers(i)
     clamp = m.need("clamp", "wrap") == "clamp"
     m.type("b32")
@@ -244,7 +244,7 @@ def bit_mask(i: Instruction) -> Action:
 
 @instructions("bfind")
 def find_bit(i: Instruction) -> Action:
-    """bfind: the index of the highest bit that is set (in negative numbers: clear); all ones for none."""
+    """Bind bfind: the index of the highest bit that is set (in negative numbers: clear); all ones for none."""
     m = Modifiers(i)
     as_shift = m.flag("shiftamt")
     kind = KIND_OF_TYPE[m.type("u32", "u64", "s32", "s64")]
@@ -263,7 +263,7 @@ def find_bit(i: Instruction) -> Action:
 
 
 def reverse_bits(a: Row, out: Row) -> None:
-    """``brev``."""
+    """Compute ``brev``."""
     swapped = np.array(a.byteswap(), ndmin=1)
     word = swapped.dtype.type
     for step, pattern in ((1, 0x55), (2, 0x33), (4, 0x0F)):
@@ -276,7 +276,10 @@ _POSITION = np.arange(32, dtype=np.int64)
 
 
 def nth_set(mask: Row, base: Row, offset: Row, out: Row) -> None:
-    """fns: counted from bit ``base`` on, upwards or downwards, the bit set as the ``offset``-th; all ones for none."""
+    """Compute fns: counted from bit ``base`` on, upwards or downwards, the bit set as the ``offset``-th.
+
+    All ones for none.
+    """
     bits, start, n = np.asarray(mask)[..., None], np.asarray(base)[..., None], np.asarray(offset, np.int64)[..., None]
     beyond = np.where(n < 0, start - _POSITION, _POSITION - start)
     counted = (bits >> _POSITION.astype(np.uint32) & 1 != 0) & (beyond >= 0) & ((n != 0) | (beyond == 0))
@@ -288,7 +291,7 @@ def nth_set(mask: Row, base: Row, offset: Row, out: Row) -> None:
 
 @instructions("fns", operands=(4,))
 def find_nth_set(i: Instruction) -> Action:
-    """``fns``."""
+    """Bind ``fns``."""
     m = Modifiers(i)
     m.type("b32")
     m.done()
@@ -298,7 +301,7 @@ def find_nth_set(i: Instruction) -> Action:
 
 @instructions("brev")
 def bit_reverse(i: Instruction) -> Action:
-    """``brev``."""
+    """Bind ``brev``."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
@@ -319,7 +322,7 @@ _PERMUTE_MODES = {
 
 @instructions("prmt")
 def permute_bytes(i: Instruction) -> Action:
-    """prmt: four bytes out of eight."""
+    """Bind prmt: four bytes out of eight."""
     m = Modifiers(i)
     m.type("b32")
     mode = m.pick(_PERMUTE_MODES)

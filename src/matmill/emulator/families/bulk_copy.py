@@ -47,7 +47,7 @@ _TO_SHARED = ("shared::cluster", "shared::cta")
 
 
 def bulk(i: Instruction) -> Action:
-    """Any bulk instruction of the opcode ``cp``."""
+    """Bind any bulk instruction of the opcode ``cp``."""
     m = Modifiers(i, "async", "bulk", "tile", "reduce")
     if m.flag("commit_group"):
         m.done()
@@ -114,7 +114,7 @@ class _Form:
         return np.dtype(REDUCED[self.kind]).itemsize if self.kind else 1
 
     def sources(self) -> tuple[Value, ...]:
-        """The operands besides addresses: coordinates, size, ignored bytes and mask."""
+        """Return the operands besides addresses: coordinates, size, ignored bytes and mask."""
         found = [Value(c, "i4") for c in self.coordinates]
         found += [Value(o, "u4") for o in ((self.size,) if self.size is not None else ()) + self.ignored]
         return (*found, *((Value(self.mask, "u2"),) if self.mask is not None else ()))
@@ -213,7 +213,7 @@ class _Issue:
     values: tuple[Ints, ...]
 
     def take(self, chosen: Ints) -> _Issue:
-        """Some of the copies."""
+        """Return some of the copies."""
         return _Issue(
             self.columns[chosen], self.outer[chosen], self.inner[chosen], self.barrier[chosen], self.mask[chosen],
             tuple(v[chosen] for v in self.values),
@@ -256,7 +256,7 @@ class _Copy:
         raise NotImplementedError
 
     def land_in(self, issue: _Issue, to: Spans) -> tuple[Spans, Ints, list[list[Key]]]:
-        """Where copies land whose destinations are ``to``, in all blocks that a multicast names.
+        """Say where copies land whose destinations are ``to``, in all blocks that a multicast names.
 
         Also which copy lands in each, and the mbarriers of each copy.
         """
@@ -328,7 +328,7 @@ class TensorCopy(_Copy):
             machine.hazards.add("box-outside", self.i, message, self.i)
 
     def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
-        """The allocation that the boxes are in, each of them checked and told to the race detector."""
+        """Return the allocation that the boxes are in, each of them checked and told to the race detector."""
         kind = "read" if self.form.loads or self.form.inner is None else "atomic" if self.form.operation else "write"
         for n, (column, low, high) in enumerate(
             zip(columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
@@ -442,7 +442,7 @@ class BulkCopy(_Copy):
             self._count(starts, ends - starts, copies.size[of])
 
     def _global(self, issue: _Issue, copies: BulkCopies) -> Iterator[tuple[Allocation, int]]:
-        """Where each copy reads: the allocation and the index of its first byte, that of ignored ones too."""
+        """Say where each copy reads: the allocation and the index of its first byte, that of ignored ones too."""
         starts, ends = copies.read()
         for n, column in enumerate(issue.columns.tolist()):
             memory = self.unit.use_global(column, (int(starts[n]), int(ends[n])), "read")
@@ -471,5 +471,5 @@ class BulkCopy(_Copy):
 
 
 def _chunks(first: int, nbytes: int) -> Ints:
-    """The 16-byte chunks from a byte of shared memory on, counted in chunks."""
+    """Return the 16-byte chunks from a byte of shared memory on, counted in chunks."""
     return np.arange(first // ALIGN, (first + nbytes) // ALIGN)

@@ -17,7 +17,7 @@ from matmill.emulator.program.waits import ClusterWait
 
 
 def cluster_barrier(i: Instruction) -> Action:
-    """barrier.cluster.arrive and barrier.cluster.wait."""
+    """Bind barrier.cluster.arrive and barrier.cluster.wait."""
     m = Modifiers(i, "cluster", "aligned", "release", "relaxed", "acquire")
     waits = m.need("arrive", "wait") == "wait"
     m.done()
@@ -45,7 +45,7 @@ def _bind_arrive(site: BoundBlock, i: Instruction) -> Call:
 
 @instructions("mapa")
 def map_address(i: Instruction) -> Action:
-    """mapa: the address of the same shared memory in another block of the cluster."""
+    """Bind mapa: the address of the same shared memory in another block of the cluster."""
     m = Modifiers(i)
     shared = m.flag("shared::cluster")
     kind = KIND_OF_TYPE[m.type("u32", "u64")]
@@ -64,7 +64,7 @@ def map_address(i: Instruction) -> Action:
 
 @instructions("getctarank")
 def rank_of_address(i: Instruction) -> Action:
-    """getctarank: the rank in the cluster of the block whose shared memory an address names."""
+    """Bind getctarank: the rank in the cluster of the block whose shared memory an address names."""
     m = Modifiers(i, "shared::cluster")
     kind = KIND_OF_TYPE[m.type("u32", "u64")]
     m.done()

@@ -91,7 +91,7 @@ def _comparison(i: Instruction, m: Modifiers, type_name: str, name: str) -> Comp
 
 @instructions("setp")
 def set_predicate(i: Instruction) -> Action:
-    """setp: p = (a ? b) op c, and q = not (a ? b) op c."""
+    """Bind setp: p = (a ? b) op c, and q = not (a ? b) op c."""
     m = Modifiers(i)
     combine = _COMBINE.get(m.pick(_COMBINE))
     name = m.pick(_FLOAT)
@@ -129,7 +129,7 @@ def set_predicate(i: Instruction) -> Action:
 
 @instructions("set")
 def set_value(i: Instruction) -> Action:
-    """set: all ones (or 1.0) where the comparison holds, else 0."""
+    """Bind set: all ones (or 1.0) where the comparison holds, else 0."""
     m = Modifiers(i)
     combine = _COMBINE.get(m.pick(_COMBINE))
     name = m.pick(_FLOAT)
@@ -154,13 +154,13 @@ def set_value(i: Instruction) -> Action:
 
 
 def choose(a: Row, b: Row, p: Row, out: Row) -> None:
-    """``selp``."""
+    """Compute ``selp``."""
     out[...] = np.where(p, a, b)
 
 
 @instructions("selp")
 def select(i: Instruction) -> Action:
-    """selp: a where the predicate holds, else b."""
+    """Bind selp: a where the predicate holds, else b."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type()]
     m.done()
@@ -172,18 +172,18 @@ def select(i: Instruction) -> Action:
 
 
 def choose_by_sign(a: Row, b: Row, c: Row, out: Row) -> None:
-    """``slct``."""
+    """Compute ``slct``."""
     out[...] = np.where(c >= 0, a, b)
 
 
 def choose_by_flushed_sign(a: Row, b: Row, c: Row, out: Row) -> None:
-    """slct.ftz: a subnormal counts as 0, whatever its sign."""
+    """Compute slct.ftz: a subnormal counts as 0, whatever its sign."""
     out[...] = np.where(exact.flush(c) >= 0, a, b)
 
 
 @instructions("slct")
 def select_by_sign(i: Instruction) -> Action:
-    """slct: a where c is not negative, else b."""
+    """Bind slct: a where c is not negative, else b."""
     m = Modifiers(i)
     call = choose_by_flushed_sign if m.flag("ftz") else choose_by_sign
     kind = KIND_OF_TYPE[m.type()]

@@ -25,7 +25,7 @@ _RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}
 
 @instructions("cvt")
 def convert(i: Instruction) -> Action:
-    """``cvt`` in all the forms that NVRTC writes for integers, f16, bf16, f32 and f64."""
+    """Bind ``cvt`` in all the forms that NVRTC writes for integers, f16, bf16, f32 and f64."""
     m = Modifiers(i)
     if m.flag("pack"):
         raise i.unsupported("cvt.pack")
@@ -74,7 +74,7 @@ def _reader(source: str, *, ftz: bool) -> Callable[[Row], Row]:
 def _writer(
     to: str, rounding: str, source: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
 ) -> Callable[[Row], Row]:
-    """The conversion of a value of the source type to the target type."""
+    """Return the conversion of a value of the source type to the target type."""
     if to not in _FLOAT_TYPES:
         if source in _FLOAT_TYPES:
             return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")
@@ -139,7 +139,7 @@ def _integer_to_float(to: str, rounding: str, *, sat: bool) -> Callable[[Row], R
 
 
 def _integer_error(row: Row, near: Row) -> Row:
-    """What an integer is more than its float64 rounding, as a small float64."""
+    """Return what an integer is more than its float64 rounding, as a small float64."""
     if row.dtype.itemsize < 8:
         return np.zeros(row.shape)
     # Where the rounding reached 2**64 (2**63), which the type cannot hold, the difference is a wrapped one.
@@ -150,7 +150,7 @@ def _integer_error(row: Row, near: Row) -> Row:
 
 
 def _integer_as_odd(row: Row) -> Row:
-    """An integer as float64 rounded to odd."""
+    """Return an integer as float64 rounded to odd."""
     near = np.atleast_1d(row.astype(np.float64))
     return exact.to_odd(near, _integer_error(np.atleast_1d(row), near))
 
@@ -197,7 +197,7 @@ def _bf16(row: Row, rounding: str, *, satfinite: bool) -> Row:
 
 
 def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """cvt.f16x2.f32 d, a, b: a in the upper half, b in the lower."""
+    """Bind cvt.f16x2.f32 d, a, b: a in the upper half, b in the lower."""
     half = to.removesuffix("x2")
     write = _float_to_float(half, rounding, sat=False, relu=relu, satfinite=satfinite, ftz=False)
 
@@ -211,7 +211,7 @@ def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinit
 
 
 def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even)."""
+    """Bind cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even)."""
 
     def call(a: Row, out: Row) -> None:
         value = exact.not_negative(a) if relu else np.array(a)

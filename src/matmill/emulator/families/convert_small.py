@@ -20,7 +20,7 @@ _NAN16 = np.uint16(0x7FFF)
 
 
 def convert_small(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """``cvt`` where one side is a pair of small floats."""
+    """Bind ``cvt`` where one side is a pair of small floats."""
     if to in SMALL:
         return _narrow(i, to, source, rounding, relu=relu, satfinite=satfinite)
     name = source.removesuffix("x2")
@@ -43,7 +43,7 @@ def convert_small(i: Instruction, to: str, source: str, rounding: str, *, relu: 
 
 
 def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """Two numbers made a pair."""
+    """Bind two numbers made a pair."""
     name = to.removesuffix("x2")
     exponents, bytes_ = name == "ue8m0", name in {"e4m3", "e5m2"}
     modes = {"rz", "rp"} if exponents else {"rn"} if bytes_ else {"rn", "rz"}
@@ -53,7 +53,7 @@ def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, 
         raise i.unsupported("its modifiers")
 
     def made(values: Row) -> Row:
-        """The bit patterns of float32 numbers."""
+        """Return the bit patterns of float32 numbers."""
         if exponents:
             return f32_to_e8m0(values, rounding, satfinite=satfinite)
         return SMALL_FLOATS[name].narrowed(values, rounding, relu=relu)
@@ -74,7 +74,7 @@ def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, 
 
 
 def _shift(pair: str) -> int:
-    """Where the upper one of a pair begins: two of 4 bits are in one byte, all others have a byte each."""
+    """Say where the upper one of a pair begins: two of 4 bits are in one byte, all others have a byte each."""
     return 4 * TYPE_BYTES[pair]
 
 
@@ -84,7 +84,7 @@ def _together(lower: Row, upper: Row, pair: str) -> Row:
 
 
 def _apart(row: Row, pair: str) -> Row:
-    """The bit patterns of pairs one after another, the lower one of each first."""
+    """Return the bit patterns of pairs one after another, the lower one of each first."""
     row, shift = np.atleast_1d(row), _shift(pair)
     mask = row.dtype.type((1 << shift) - 1)
     return np.stack([row & mask, row >> row.dtype.type(shift) & mask], axis=1).reshape(-1)

@@ -29,7 +29,7 @@ from matmill.emulator.program.table import Action, Call, Modifiers, Value, instr
 
 @instructions("cp")
 def copy_async(i: Instruction) -> Action:
-    """cp.async.{ca,cg}.shared.global, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all."""
+    """Bind cp.async.{ca,cg}.shared.global, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all."""
     if "bulk" in i.modifiers:
         return bulk(i)
     if "mbarrier" in i.modifiers:
@@ -53,7 +53,10 @@ def copy_async(i: Instruction) -> Action:
 
 
 def _arrive(i: Instruction) -> Action:
-    """cp.async.mbarrier.arrive: each thread arrives once its copies have landed; without .noinc one more is awaited."""
+    """Bind cp.async.mbarrier.arrive: each thread arrives once its copies have landed.
+
+    Without .noinc one more is awaited.
+    """
     m = Modifiers(i, "async", "mbarrier", "shared", "shared::cta", "b64")
     m.need("arrive")
     awaited = not m.flag("noinc")
@@ -77,7 +80,7 @@ def _arrive(i: Instruction) -> Action:
 
 
 def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64], i: Instruction) -> None:
-    """The copies of these threads have landed, so each arrives at the mbarrier."""
+    """Let these threads, whose copies have landed, arrive at the mbarrier."""
     machine.copies.wait(columns, -1)
     warps, lanes = machine.threads(columns)
     if machine.detector is not None:
@@ -90,7 +93,7 @@ def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64],
 
 
 def _bind_commit(site: BoundBlock) -> Call:
-    """cp.async.commit_group for the lanes of a site."""
+    """Bind cp.async.commit_group for the lanes of a site."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
     def call() -> None:
@@ -103,7 +106,7 @@ def _bind_commit(site: BoundBlock) -> Call:
 
 
 def _bind_wait(site: BoundBlock, allowed: int) -> Call:
-    """cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
+    """Bind cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
     def call() -> None:
@@ -251,5 +254,5 @@ class AsyncCopy:
         )
 
     def _targets(self) -> NDArray[np.int64]:
-        """Every lane's destination, int64[n, 32], as offsets in its block's shared memory."""
+        """Return every lane's destination, int64[n, 32], as offsets in its block's shared memory."""
         return self.to.machine.shared_offset(self.to.addresses.absolute(self.to.offset))

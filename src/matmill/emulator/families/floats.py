@@ -43,7 +43,10 @@ class _Form:
     def finish(
         self, call: Callable[..., object], exactly: Callable[..., exact.F8] | None = None
     ) -> Callable[..., object]:
-        """``call`` with flushing, saturation and relu around it; ``exactly`` as :func:`exact.flushed` takes it."""
+        """Return ``call`` with flushing, saturation and relu around it.
+
+        ``exactly`` as :func:`exact.flushed` takes it.
+        """
         if self.ftz:
             call = exact.flushed(call, exactly, self.rounding)
         if not (self.sat or self.relu):
@@ -58,12 +61,12 @@ class _Form:
         return wrapped
 
     def tally(self, name: str) -> str:
-        """The class to count under: ffma, dadd, hmul and so on."""
+        """Return the class to count under: ffma, dadd, hmul and so on."""
         return _TALLY.get(self.kind, "h") + name
 
 
 def add_sub(i: Instruction) -> Action:
-    """``add`` and sub."""
+    """Bind ``add`` and sub."""
     form = _Form(i)
     form.m.done()
     d, a, b = i.operands
@@ -99,7 +102,7 @@ def _directed_product(mode: str) -> Callable[..., object]:
 
 
 def multiply(i: Instruction) -> Action:
-    """``mul``."""
+    """Bind ``mul``."""
     form = _Form(i)
     form.m.done()
     d, a, b = i.operands
@@ -114,12 +117,15 @@ def multiply(i: Instruction) -> Action:
 
 
 def fma_half(a: Row, b: Row, c: Row, out: Row) -> None:
-    """f16: float64 holds every sum of a product and a term of which both matter to the rounded result."""
+    """Compute fma of f16.
+
+    Float64 holds every sum of a product and a term of which both matter to the rounded result.
+    """
     out[...] = np.multiply(a, b, dtype=np.float64) + c
 
 
 def fma_bf16(a: Row, b: Row, c: Row, out: Row) -> None:
-    """bf16: the sum rounded to odd twice, then once to nearest."""
+    """Compute fma of bf16: the sum rounded to odd twice, then once to nearest."""
     out[...] = f64_odd_to_bf16(exact.fma32_wide(bf16_to_f32(a), bf16_to_f32(b), bf16_to_f32(c)))
 
 
@@ -136,7 +142,7 @@ def _directed_fma(mode: str) -> Callable[..., object]:
 
 @instructions("fma", operands=(4,))
 def fused(i: Instruction) -> Action:
-    """fma, and mad of floating-point type, which rounds once too."""
+    """Bind fma, and mad of floating-point type, which rounds once too."""
     form = _Form(i)
     form.m.done()
     d, *sources = i.operands
@@ -176,13 +182,16 @@ def _directed_quotient(mode: str) -> Callable[..., object]:
 
 
 def _approximate_quotient(a: Row, b: Row, out: Row) -> None:
-    """div.approx.f32: as PTX has it, nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal."""
+    """Compute div.approx.f32.
+
+    As PTX has it, nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal.
+    """
     np.multiply(a, np.copysign(np.float32(0), b), out=out, where=np.abs(b) > _LARGEST_APPROXIMATE)
     np.divide(a, b, out=out, where=~(np.abs(b) > _LARGEST_APPROXIMATE))
 
 
 def division(i: Instruction) -> Action:
-    """div; the approximate forms are rounded correctly, which hardware only comes near to."""
+    """Bind div; the approximate forms are rounded correctly, which hardware only comes near to."""
     m = Modifiers(i, "full")
     approximate = m.flag("approx")
     if i.name == "rem":
@@ -217,7 +226,7 @@ def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row
 
 
 def extremum(i: Instruction) -> Action:
-    """``min`` and max: a number wins over NaN unless .NaN says otherwise."""
+    """Bind ``min`` and max: a number wins over NaN unless .NaN says otherwise."""
     m = Modifiers(i)
     ftz, keep_nan, by_size = m.flag("ftz"), m.flag("NaN"), m.flag("xorsign") and m.flag("abs")
     type_name = m.type(*FLOATS)
@@ -243,7 +252,7 @@ def extremum(i: Instruction) -> Action:
 
 
 def sign(i: Instruction) -> Action:
-    """``neg`` and abs, on the sign bit alone."""
+    """Bind ``neg`` and abs, on the sign bit alone."""
     m = Modifiers(i)
     ftz = m.flag("ftz")
     type_name = m.type(*FLOATS)
@@ -271,13 +280,13 @@ def sign(i: Instruction) -> Action:
 
 
 def copy_sign(a: Row, b: Row, out: Row) -> None:
-    """``copysign`` d, a, b: the size of b with the sign of a."""
+    """Compute ``copysign`` d, a, b: the size of b with the sign of a."""
     np.copysign(b, a, out=out)
 
 
 @instructions("copysign")
 def copysign(i: Instruction) -> Action:
-    """``copysign``."""
+    """Bind ``copysign``."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("f32", "f64")]
     m.done()

@@ -19,7 +19,10 @@ _ATTRIBUTES = ("width", "height", "depth", "array_size", "num_mipmap_levels", "n
 
 @instructions("txq", "suq")
 def query(i: Instruction) -> Action:
-    """``txq`` and ``suq`` of extents and the like; channels and modes have the numbers of no language that is known."""
+    """Bind ``txq`` and ``suq`` of extents and the like.
+
+    Channels and modes have the numbers of no language that is known.
+    """
     m = Modifiers(i, "b32", "level")
     name = m.need(*_ATTRIBUTES)
     m.done()

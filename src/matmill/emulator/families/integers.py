@@ -22,34 +22,34 @@ CARRY = Register("%cc", "pred")
 
 
 def is_integer(instruction: Instruction) -> bool:
-    """Whether the instruction's type is an integer one."""
+    """Tell whether the instruction's type is an integer one."""
     return any(m in INTEGERS or m in {"u16x2", "s16x2"} for m in instruction.modifiers)
 
 
 def unsigned(kind: str) -> str:
-    """The unsigned kind of the same width: wrap-around arithmetic is the same for both."""
+    """Return the unsigned kind of the same width: wrap-around arithmetic is the same for both."""
     return "u" + kind[1:]
 
 
 def add_saturated(a: Row, b: Row, out: Row) -> None:
-    """add.sat.s32."""
+    """Compute add.sat.s32."""
     out[...] = np.clip(a.astype(np.int64) + b, -(1 << 31), (1 << 31) - 1)
 
 
 def sub_saturated(a: Row, b: Row, out: Row) -> None:
-    """sub.sat.s32."""
+    """Compute sub.sat.s32."""
     out[...] = np.clip(a.astype(np.int64) - b, -(1 << 31), (1 << 31) - 1)
 
 
 def add_carry_out(a: Row, b: Row, out: Row, carry: Row) -> None:
-    """add.cc."""
+    """Compute add.cc."""
     total = a + b
     carry[...] = total < a
     out[...] = total
 
 
 def add_carry_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = None) -> None:
-    """``addc`` and addc.cc."""
+    """Compute ``addc`` and addc.cc."""
     partial = a + b
     total = partial + carry_in
     if carry is not None:
@@ -58,14 +58,14 @@ def add_carry_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = No
 
 
 def sub_borrow_out(a: Row, b: Row, out: Row, carry: Row) -> None:
-    """sub.cc."""
+    """Compute sub.cc."""
     enough = a >= b
     out[...] = a - b
     carry[...] = enough
 
 
 def sub_borrow_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = None) -> None:
-    """``subc`` and subc.cc."""
+    """Compute ``subc`` and subc.cc."""
     partial, borrow_in = a - b, ~carry_in
     enough = (a >= b) & (partial >= borrow_in)
     out[...] = partial - borrow_in
@@ -75,7 +75,7 @@ def sub_borrow_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = N
 
 @instructions("add", "sub")
 def add_sub(i: Instruction) -> Action:
-    """``add`` and sub of all types."""
+    """Bind ``add`` and sub of all types."""
     if not is_integer(i):
         return floats.add_sub(i)
     m = Modifiers(i)
@@ -100,7 +100,7 @@ def add_sub(i: Instruction) -> Action:
 
 @instructions("addc", "subc")
 def add_sub_carry(i: Instruction) -> Action:
-    """``addc`` and subc: the higher words of a long sum."""
+    """Bind ``addc`` and subc: the higher words of a long sum."""
     m = Modifiers(i)
     carry = m.flag("cc")
     kind = unsigned(KIND_OF_TYPE[m.type(*INTEGERS)])
@@ -113,12 +113,12 @@ def add_sub_carry(i: Instruction) -> Action:
 
 
 def multiply_wide(a: Row, b: Row, out: Row) -> None:
-    """The whole product, twice as wide as the factors."""
+    """Compute the whole product, twice as wide as the factors."""
     np.multiply(a, b, out=out, dtype=out.dtype)
 
 
 def high_product(a: Row, b: Row) -> Row:
-    """The upper half of the product."""
+    """Return the upper half of the product."""
     if a.dtype.itemsize < 8:
         wide = np.dtype(_WIDER[a.dtype.str[1:]])
         return np.asarray((np.multiply(a, b, dtype=wide) >> wide.type(8 * a.dtype.itemsize)).astype(a.dtype))
@@ -135,29 +135,29 @@ def high_product(a: Row, b: Row) -> Row:
 
 
 def multiply_high(a: Row, b: Row, out: Row) -> None:
-    """mul.hi."""
+    """Compute mul.hi."""
     out[...] = high_product(a, b)
 
 
 def mad_low(a: Row, b: Row, c: Row, out: Row) -> None:
-    """mad.lo."""
+    """Compute mad.lo."""
     np.add(a * b, c, out=out)
 
 
 def mad_wide(a: Row, b: Row, c: Row, out: Row) -> None:
-    """mad.wide."""
+    """Compute mad.wide."""
     np.add(np.multiply(a, b, dtype=out.dtype), c, out=out)
 
 
 def mad_high(a: Row, b: Row, c: Row, out: Row) -> None:
-    """mad.hi."""
+    """Compute mad.hi."""
     np.add(high_product(a, b), c, out=out)
 
 
 @instructions("mul", operands=(3,))
 @instructions("mad", operands=(4,))
 def multiply(i: Instruction) -> Action:
-    """``mul`` and mad, lower half, upper half or whole product."""
+    """Bind ``mul`` and mad, lower half, upper half or whole product."""
     if not is_integer(i):
         return floats.multiply(i) if i.name == "mul" else floats.fused(i)
     if "cc" in i.modifiers:
@@ -180,7 +180,7 @@ def multiply(i: Instruction) -> Action:
 
 @instructions("madc", operands=(4,))
 def multiply_add_carry(i: Instruction) -> Action:
-    """mad.cc, madc and madc.cc: products as parts of long sums."""
+    """Bind mad.cc, madc and madc.cc: products as parts of long sums."""
     m = Modifiers(i)
     upper = m.need("lo", "hi") == "hi"
     carry = m.flag("cc")
@@ -202,12 +202,12 @@ def multiply_add_carry(i: Instruction) -> Action:
 
 
 def multiply24(a: Row, b: Row, out: Row) -> None:
-    """The lower 32 bits of the product of two 24-bit numbers."""
+    """Compute the lower 32 bits of the product of two 24-bit numbers."""
     out[...] = _low24(a) * _low24(b)
 
 
 def multiply24_high(a: Row, b: Row, out: Row) -> None:
-    """Bits 16 to 47 of the product of two 24-bit numbers."""
+    """Compute bits 16 to 47 of the product of two 24-bit numbers."""
     product = np.multiply(_low24(a), _low24(b), dtype=_WIDER[a.dtype.str[1:]])
     out[...] = (product >> product.dtype.type(16)).astype(out.dtype)
 
@@ -220,7 +220,7 @@ def _low24(row: Row) -> Row:
 @instructions("mul24", operands=(3,))
 @instructions("mad24", operands=(4,))
 def multiply_24_bits(i: Instruction) -> Action:
-    """mul24 and mad24."""
+    """Bind mul24 and mad24."""
     m = Modifiers(i)
     part = m.pick(("lo", "hi"))
     kind = KIND_OF_TYPE[m.type("u32", "s32")]
@@ -237,7 +237,7 @@ def multiply_24_bits(i: Instruction) -> Action:
 
 
 def quotient(a: Row, b: Row) -> Row:
-    """``a`` / b rounded toward zero; all ones where b is 0."""
+    """Return ``a`` / b rounded toward zero; all ones where b is 0."""
     if a.dtype.kind == "u":
         safe = np.where(b == 0, b.dtype.type(1), b)
         return np.where(b == 0, ~a.dtype.type(0), a // safe)
@@ -248,18 +248,21 @@ def quotient(a: Row, b: Row) -> Row:
 
 
 def divide(a: Row, b: Row, out: Row) -> None:
-    """``div`` of integers."""
+    """Compute ``div`` of integers."""
     out[...] = quotient(a, b)
 
 
 def remainder(a: Row, b: Row, out: Row) -> None:
-    """``rem`` of integers: the sign is the dividend's. By 0 it is unspecified; sm_75 to sm_90 code gives all ones."""
+    """Compute ``rem`` of integers: the sign is the dividend's.
+
+    By 0 it is unspecified; sm_75 to sm_90 code gives all ones.
+    """
     out[...] = np.where(b == 0, ~a.dtype.type(0), a - quotient(a, b) * b)
 
 
 @instructions("div", "rem")
 def division(i: Instruction) -> Action:
-    """``div`` and rem."""
+    """Bind ``div`` and rem."""
     if not is_integer(i):
         return floats.division(i)
     m = Modifiers(i)
@@ -271,7 +274,7 @@ def division(i: Instruction) -> Action:
 
 @instructions("min", "max")
 def extremum(i: Instruction) -> Action:
-    """``min`` and max."""
+    """Bind ``min`` and max."""
     if not is_integer(i):
         return floats.extremum(i)
     m = Modifiers(i)
@@ -293,7 +296,7 @@ def extremum(i: Instruction) -> Action:
 
 @instructions("neg", "abs")
 def sign(i: Instruction) -> Action:
-    """``neg`` and abs."""
+    """Bind ``neg`` and abs."""
     if not is_integer(i):
         return floats.sign(i)
     m = Modifiers(i)
@@ -304,13 +307,13 @@ def sign(i: Instruction) -> Action:
 
 
 def absolute_difference_sum(a: Row, b: Row, c: Row, out: Row) -> None:
-    """sad: c + |a - b|."""
+    """Compute sad: c + |a - b|."""
     out[...] = c + np.where(a < b, b - a, a - b)
 
 
 @instructions("sad", operands=(4,))
 def sad(i: Instruction) -> Action:
-    """``sad``."""
+    """Bind ``sad``."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type(*INTEGERS)]
     m.done()
@@ -320,20 +323,20 @@ def sad(i: Instruction) -> Action:
 
 @instructions("dp4a", operands=(4,))
 def dot4(i: Instruction) -> Action:
-    """dp4a: four products of bytes, summed onto a 32-bit number."""
+    """Bind dp4a: four products of bytes, summed onto a 32-bit number."""
     m = Modifiers(i)
     return _dot(i, m, slice(None))
 
 
 @instructions("dp2a", operands=(4,))
 def dot2(i: Instruction) -> Action:
-    """dp2a: two products of 16-bit numbers and the lower or upper two bytes, summed onto a 32-bit number."""
+    """Bind dp2a: two products of 16-bit numbers and the lower or upper two bytes, summed onto a 32-bit number."""
     m = Modifiers(i)
     return _dot(i, m, {"lo": slice(0, 2), "hi": slice(2, 4)}[m.pick(("lo", "hi"))])
 
 
 def _dot(i: Instruction, m: Modifiers, which: slice) -> Action:
-    """The sum of products of a's parts, as many as ``which`` names of b's bytes, and those."""
+    """Bind the sum of products of a's parts, as many as ``which`` names of b's bytes, and those."""
     types = [m.type("u32", "s32"), m.type("u32", "s32")]
     m.done()
     signs = ["i" if t == "s32" else "u" for t in types]

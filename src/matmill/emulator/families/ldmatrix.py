@@ -37,7 +37,7 @@ _WORDS = {
 
 @instructions("ldmatrix", "stmatrix")
 def transfer(i: Instruction) -> Action:
-    """``ldmatrix`` and ``stmatrix`` of 1, 2 or 4 matrices of 16-bit elements."""
+    """Bind ``ldmatrix`` and ``stmatrix`` of 1, 2 or 4 matrices of 16-bit elements."""
     m = Modifiers(i, "sync", "aligned")
     if not m.flag("m8n8"):
         raise i.unsupported("a shape other than .m8n8: only sm_100 and later GPUs have it")
@@ -93,7 +93,7 @@ class MatrixAccess(Access):
             raise fault("out-of-bounds", message, i)
 
     def active_rows(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Addresses int64[warps, 32], of which the first ``8 * matrices`` count, and which warps take part."""
+        """Return addresses int64[warps, 32], of which the first ``8 * matrices`` count, and which warps take part."""
         return self.addresses.absolute(self.offset), self.addresses.active_lanes()[:, 0]
 
     def _cost(self, _kind: str, _active: NDArray[np.bool_]) -> tuple[int, int, int, int]:
@@ -137,14 +137,14 @@ class _Transfer:
         return self.access.locate()
 
     def memory(self) -> tuple[Row, NDArray[np.int64]]:
-        """Shared memory in rows of 16 bytes, and the row that each address means: int64[warps, 8 * matrices]."""
+        """Return shared memory in rows of 16 bytes, and the row that each address means: int64[warps, 8 * matrices]."""
         # Shared memory is one region, so all lanes are in one piece.
         piece = self.access.pieces[0]
         index = piece.index.reshape(self.warps, LANES)[:, : self.rows]
         return piece.region.words[_ROW_BYTES][piece.start // _ROW_BYTES :], index
 
     def oriented(self, words: Row) -> Row:
-        """Matrices as uint32[warps, matrices, 32], transposed where the instruction says so."""
+        """Return matrices as uint32[warps, matrices, 32], transposed where the instruction says so."""
         if not self.access.transposed:
             return words
         halves = words.view(np.uint16).reshape(self.warps, -1, _ROWS, _ROWS)
@@ -200,7 +200,7 @@ class StoreMatrices(_Transfer):
 
 @instructions("movmatrix")
 def transpose(i: Instruction) -> Action:
-    """``movmatrix``: the transpose of an 8x8 matrix of 16-bit elements that a warp holds in one register."""
+    """Bind ``movmatrix``: the transpose of an 8x8 matrix of 16-bit elements that a warp holds in one register."""
     m = Modifiers(i, "sync", "aligned")
     shape = m.flag("m8n8") and m.flag("trans")
     m.type("b16")

@@ -27,7 +27,7 @@ from matmill.emulator.program.table import (
 
 @instructions("ld", "ldu")
 def load(i: Instruction) -> Action:
-    """``ld`` of 1, 2 or 4 elements from any space."""
+    """Bind ``ld`` of 1, 2 or 4 elements from any space."""
     m, space = memory_modifiers(i)
     vector = m.pick(("v2", "v4", "v8"))
     type_name = m.type()
@@ -133,7 +133,7 @@ class Load:
 
 @instructions("st")
 def store(i: Instruction) -> Action:
-    """``st`` of 1, 2 or 4 elements to any space."""
+    """Bind ``st`` of 1, 2 or 4 elements to any space."""
     m, space = memory_modifiers(i)
     vector = m.pick(("v2", "v4", "v8"))
     type_name = m.type()
@@ -193,14 +193,14 @@ def hint(i: Instruction) -> Action:
 
 @instructions("createpolicy")
 def policy(i: Instruction) -> Action:
-    """A cache policy, which nothing here depends on."""
+    """Bind a cache policy, which nothing here depends on."""
     return Action(i, (), (Value(i.operands[0], "u8"),), call=_no_policy, tally="other")
 
 
 def _no_policy(out: Row) -> None:
-    """What createpolicy gives: any value will do."""
+    """Give any value, as createpolicy may."""
     out[...] = 0
 
 
 def _nothing() -> None:
-    """What a hint does here."""
+    """Do nothing: a hint has no effect here."""

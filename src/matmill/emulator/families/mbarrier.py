@@ -27,14 +27,14 @@ _ONE = Immediate(1, "int")
 
 @instructions("mbarrier")
 def mbarrier(i: Instruction) -> Action:
-    """Any mbarrier instruction."""
+    """Bind any mbarrier instruction."""
     m = Modifiers(i, *_ORDER)
     verb = m.need(*_VERBS)
     return _VERBS[verb](i, m)
 
 
 def _take_space(m: Modifiers) -> None:
-    """An address of shared memory is told from a generic one by its bits."""
+    """Tell an address of shared memory from a generic one by its bits."""
     m.pick(_SPACES)
 
 
@@ -87,7 +87,10 @@ def _inval(i: Instruction, m: Modifiers) -> Action:
 
 
 def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
-    """mbarrier.arrive and arrive_drop, with .expect_tx too: its operand is then the bytes, and one thread arrives."""
+    """Bind mbarrier.arrive and arrive_drop, with .expect_tx too.
+
+    Its operand is then the bytes, and one thread arrives.
+    """
     _take_space(m)
     expects, completes = m.flag("expect_tx"), not m.flag("noComplete")
     m.done()
@@ -127,7 +130,7 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
 
 
 def _transactions(i: Instruction, m: Modifiers, *, sign: int) -> Action:
-    """mbarrier.expect_tx and complete_tx: bytes that have yet to arrive, or have arrived."""
+    """Bind mbarrier.expect_tx and complete_tx: bytes that have yet to arrive, or have arrived."""
     _take_space(m)
     m.done()
     target, nbytes = i.operands

@@ -42,7 +42,7 @@ _TALLY = {"f64": "dmma", "s32": "imma"}
 
 @instructions("mma")
 def multiply_add(i: Instruction) -> Action:
-    """``mma.sync.aligned``: D = A B + C, one product of small matrices per warp."""
+    """Bind ``mma.sync.aligned``: D = A B + C, one product of small matrices per warp."""
     m = Modifiers(i, "sync", "aligned")
     if m.flag("sp") or any(x.startswith("sp::") for x in m.left):
         raise i.unsupported("a sparse matrix")
@@ -82,7 +82,7 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _by_warp(row: Row, form: Input | Sum) -> Row:
-    """A register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
+    """Return a register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
     elements = np.atleast_1d(row).view(form.element)
     return np.tile(elements, (1, 1, 4)) if len(elements) == form.packed else elements.reshape(-1, 8, 4 * form.packed)
 
@@ -162,7 +162,7 @@ class MultiplyAdd:
         ]
 
     def fragments(self, made: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
-        """A and B, each decoded once for all instructions that read it from the same registers.
+        """Return A and B, each decoded once for all instructions that read it from the same registers.
 
         ``made`` gets a fragment and its type.
         """
@@ -207,7 +207,7 @@ class TensorCores(MultiplyAdd):
         self.a, self.b = self.fragments(lambda f, kind: TensorFragment(f, cores[kind], repeated=f.bits.shape[1] > N))
 
     def add(self) -> None:
-        """As the target's tensor cores add."""
+        """Add as the target's tensor cores do."""
         self.core.add(self.a.factor, self.b.factor, self.sums.reshape(self.form.m, -1))
 
 
@@ -246,7 +246,7 @@ class Integers(MultiplyAdd):
         self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
-        """Exact sums, which wrap or are clamped."""
+        """Add exactly; sums wrap or are clamped."""
         left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
         products = np.matmul(left, right.swapaxes(1, 2))
         if self.form.xor:
@@ -265,7 +265,7 @@ class Doubles(MultiplyAdd):
         self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
-        """One FMA after another."""
+        """Add by one FMA after another."""
         shape, sums = self.sums.shape, self.sums.reshape(-1)
         for x, y in zip(self.a.values[:, :, None], self.b.values[:, None], strict=True):
             fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)

@@ -45,7 +45,7 @@ class Sum:
 
 
 def _nibbles(units: Row, kind: str) -> Row:
-    """The elements of bytes that hold two of them each, the lower one first: signed or unsigned 4-bit integers."""
+    """Give the elements of bytes that hold two of them each, the lower one first: signed or unsigned 4-bit integers."""
     upper = units.view(kind) >> 4
     lower = (units << np.uint8(4)).view(kind) >> 4
     return np.stack([lower, upper], axis=1).reshape(-1, *units.shape[1:]).astype(np.float64)
@@ -128,11 +128,11 @@ class Form:
 
 
 def shape_of(text: str) -> tuple[int, int, int]:
-    """m16n8k8 as (16, 8, 8)."""
+    """Return m16n8k8 as (16, 8, 8)."""
     found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
 
 
 def go_together(a: str, b: str) -> bool:
-    """Whether A and B may have these types."""
+    """Tell whether A and B may have these types."""
     return a == b or {a, b} in ({"s8", "u8"}, {"s4", "u4"}, {"e4m3", "e5m2"})

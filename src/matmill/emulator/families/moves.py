@@ -19,13 +19,13 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW
 
 
 def copy(a: Row, out: Row) -> None:
-    """``mov``."""
+    """Execute ``mov``."""
     out[...] = a
 
 
 @instructions("mov")
 def move(i: Instruction) -> Action:
-    """mov, mov with {…} on one side, and reads of special registers."""
+    """Bind mov, mov with {…} on one side, and reads of special registers."""
     m = Modifiers(i)
     type_name = m.type()
     m.done()
@@ -45,7 +45,7 @@ def move(i: Instruction) -> Action:
 
 
 def _clock(machine: Machine, name: str) -> Call:
-    """%clock and the like: the number of steps made so far."""
+    """Return %clock and the like: the number of steps made so far."""
 
     def call(out: Row) -> None:
         machine.ticks += 1
@@ -55,7 +55,7 @@ def _clock(machine: Machine, name: str) -> Call:
 
 
 def copy_all(*rows: Row) -> None:
-    """A move of several registers at once."""
+    """Move several registers at once."""
     half = len(rows) // 2
     for a, out in zip([np.array(r) for r in rows[:half]], rows[half:], strict=True):
         out[...] = a
@@ -101,7 +101,10 @@ def _unpack(i: Instruction, type_name: str, d: Vector, a: Operand) -> Action:
 
 @instructions("cvta")
 def convert_address(i: Instruction) -> Action:
-    """cvta: addresses in one state space to generic ones and back; for global and constant memory they are the same."""
+    """Bind cvta: addresses in one state space to generic ones and back.
+
+    For global and constant memory they are the same.
+    """
     m = Modifiers(i)
     back = m.flag("to")
     space = m.pick(("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster"), "global")
@@ -122,7 +125,7 @@ def convert_address(i: Instruction) -> Action:
 
 @instructions("isspacep")
 def is_in_space(i: Instruction) -> Action:
-    """isspacep: whether a generic address is in a state space."""
+    """Bind isspacep: whether a generic address is in a state space."""
     m = Modifiers(i)
     space = m.need("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster").split(
         "::", maxsplit=1

@@ -28,7 +28,7 @@ class _Text:
         self.lanes = site.lanes
 
     def bytes_at(self, lane: int, address: int, count: int) -> bytes:
-        """Up to ``count`` bytes; fewer where memory ends."""
+        """Return up to ``count`` bytes; fewer where memory ends."""
         region, at = self.machine.region_at("generic", address)
         if region is None or at >= region.end:
             return b""
@@ -38,11 +38,11 @@ class _Text:
         return data.tobytes()
 
     def string_at(self, lane: int, address: int) -> str:
-        """The string that ends with a zero."""
+        """Return the string that ends with a zero."""
         return self.bytes_at(lane, address, _LONGEST).split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def formatted(self, lane: int, form: str, buffer: int) -> str:
-        """What printf makes of a format and the arguments at ``buffer``, each aligned to its size."""
+        """Return what printf makes of a format and the arguments at ``buffer``, each aligned to its size."""
         at = buffer
 
         def taken(size: int, kind: str) -> int | float:
@@ -81,7 +81,7 @@ class _Text:
 
 @instructions("vprintf")
 def print_formatted(i: Instruction) -> Action:
-    """printf: its output is in the report, in the order in which threads execute it."""
+    """Bind printf: its output is in the report, in the order in which threads execute it."""
     result, form, buffer = i.operands
 
     def bind(site: BoundBlock) -> Call:
@@ -102,7 +102,7 @@ def print_formatted(i: Instruction) -> Action:
 
 @instructions("__assertfail")
 def assertion_failed(i: Instruction) -> Action:
-    """What assert calls: the launch ends."""
+    """Bind what assert calls: the launch ends."""
 
     def bind(site: BoundBlock) -> Call:
         text, active = _Text(site), site.participants()
@@ -127,7 +127,7 @@ def assertion_failed(i: Instruction) -> Action:
 
 @instructions("malloc")
 def allocate(i: Instruction) -> Action:
-    """malloc: memory that nobody has written, until the launch ends."""
+    """Bind malloc: memory that nobody has written, until the launch ends."""
     result, size = i.operands
 
     def bind(site: BoundBlock) -> Call:
@@ -146,7 +146,7 @@ def allocate(i: Instruction) -> Action:
 
 @instructions("free")
 def release(i: Instruction) -> Action:
-    """free: of memory from malloc, once. Its bytes stay as they are, and any use of them is reported."""
+    """Bind free: of memory from malloc, once. Its bytes stay as they are, and any use of them is reported."""
 
     def bind(site: BoundBlock) -> Call:
         active, machine = site.participants(), site.machine

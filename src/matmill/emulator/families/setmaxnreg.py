@@ -11,7 +11,7 @@ _FEWEST, _MOST, _UNIT = 24, 256, 8
 
 @instructions("setmaxnreg", operands=(1,))
 def set_registers(i: Instruction) -> Action:
-    """``setmaxnreg.inc`` and ``setmaxnreg.dec`` with a literal count of registers per thread."""
+    """Bind ``setmaxnreg.inc`` and ``setmaxnreg.dec`` with a literal count of registers per thread."""
     m = Modifiers(i, "sync", "aligned")
     grows = m.need("inc", "dec") == "inc"
     m.type("u32")

@@ -42,7 +42,7 @@ _DIRECTED = {"sqrt": directed.root, "rcp": directed.reciprocal}
 
 
 def _rounded(name: str, mode: str) -> Callable[..., object]:
-    """``sqrt`` or rcp with a directed rounding."""
+    """Return ``sqrt`` or rcp with a directed rounding."""
 
     def call(a: Row, out: Row) -> None:
         if out.dtype == np.float64:
@@ -54,18 +54,21 @@ def _rounded(name: str, mode: str) -> Callable[..., object]:
 
 
 def _of_turns(function: Callable[[Row], Row]) -> Callable[[Row], Row]:
-    """``sin`` or cos of an angle in whole turns: ``.2pi``."""
+    """Return ``sin`` or cos of an angle in whole turns: ``.2pi``."""
     return lambda a: function((a - np.rint(a)) * (2 * np.pi))
 
 
 def _wide(name: str) -> Callable[..., exact.F8]:
-    """``sqrt`` or rcp in float64. Of a float32 argument the rounded result is a float32 only where it is exact."""
+    """Return ``sqrt`` or rcp in float64.
+
+    Of a float32 argument the rounded result is a float32 only where it is exact.
+    """
     return lambda a: np.asarray(_FUNCTIONS[name](np.asarray(a, np.float64)))
 
 
 @instructions(*_FUNCTIONS)
 def special_function(i: Instruction) -> Action:
-    """One function of one argument."""
+    """Bind one function of one argument."""
     m = Modifiers(i, "approx")
     rounding = m.pick(ROUNDINGS, "rn")
     ftz, turns = m.flag("ftz"), i.name in {"sin", "cos"} and m.flag("2pi")

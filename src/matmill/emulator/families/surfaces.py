@@ -22,7 +22,7 @@ _CACHES = ("ca", "cg", "cs", "cv", "wb", "wt")
 
 @instructions("suld", "sust")
 def access_surface(i: Instruction) -> Action:
-    """``suld.b`` and ``sust.b`` of 1, 2 or 4 elements."""
+    """Bind ``suld.b`` and ``sust.b`` of 1, 2 or 4 elements."""
     m = Modifiers(i, *_CACHES)
     if m.flag("p"):
         raise i.unsupported("a formatted access, which no compiler makes of CUDA C++")
@@ -77,7 +77,7 @@ class SurfaceAccess:
                 self._store(view, offset, inside, data)
 
     def _located(self, view: View, surface: Surface, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
-        """Offsets in the view's allocation and which lanes access memory, at x, y, z and the layer."""
+        """Return offsets in the view's allocation and which lanes access memory, at x, y, z and the layer."""
         self._check_alignment(view, positions[0], chosen)
         layers, stride = surface.layers
         most = (surface.row_bytes - self.width, *(extent - 1 for extent in (*surface.extents[1:], layers)))

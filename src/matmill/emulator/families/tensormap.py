@@ -19,7 +19,7 @@ _SPACES = ("global", "shared::cta")
 
 @instructions("tensormap")
 def tensormap(i: Instruction) -> Action:
-    """tensormap.replace and tensormap.cp_fenceproxy."""
+    """Bind tensormap.replace and tensormap.cp_fenceproxy."""
     return _replace(i) if "replace" in i.modifiers else _copy(i)
 
 
@@ -74,7 +74,7 @@ def _copy(i: Instruction) -> Action:
 
 
 def acquire_map(i: Instruction) -> Action:
-    """``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map anew."""
+    """Bind ``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map anew."""
     address = address_of(i, i.operands[0])
 
     def bind(site: BoundBlock) -> Call:

@@ -28,7 +28,7 @@ _POISON = 0xFFFFFFFF
 
 @instructions("tex")
 def fetch(i: Instruction) -> Action:
-    """``tex`` of one level: the level that ``.level`` and ``.grad`` ask for is always the only one."""
+    """Bind ``tex`` of one level: the level that ``.level`` and ``.grad`` ask for is always the only one."""
     m = Modifiers(i, "v4")
     level = m.pick(("base", "level", "grad"))
     geometry = m.need(*GEOMETRIES)
@@ -43,7 +43,7 @@ def fetch(i: Instruction) -> Action:
 
 @instructions("tld4", operands=(2,))
 def gather(i: Instruction) -> Action:
-    """``tld4``: one channel of the four texels that linear filtering reads."""
+    """Bind ``tld4``: one channel of the four texels that linear filtering reads."""
     m = Modifiers(i, "v4")
     channel = _COMPONENTS.index(m.need(*_COMPONENTS))
     geometry = m.need("2d", "a2d")
@@ -120,7 +120,7 @@ class Fetch:
             self.access.report("texture-type", self.access.first(chosen), did)
 
     def _result(self, texture: Texture, found: list[Texels], number: int) -> Row:
-        """The row of a result: a channel, or of a gather a texel."""
+        """Return the row of a result: a channel, or of a gather a texel."""
         channel = number if self.channel is None else self.channel
         if channel >= texture.channels:
             return np.full(self.access.lanes.count, _POISON, np.uint32)
@@ -149,7 +149,7 @@ class Texels:
         access.check(view, self.offset, texture.texel_bytes, reads)
 
     def channel(self, number: int) -> Row:
-        """One channel as a fetch gives it; the border's value outside."""
+        """Return one channel as a fetch gives it; the border's value outside."""
         values = converted(self.texture, self.elements[self.offset // self.elements.itemsize + number])
         if self.tap.inside is None:
             return values

@@ -34,7 +34,7 @@ def _collective(
     *,
     reads: Callable[..., Row] | None = None,
 ) -> Action:
-    """An action that combines values of the lanes of each mask.
+    """Bind an action that combines values of the lanes of each mask.
 
     ``operands`` are the values and the member mask, of which there is none in forms without ``.sync``. ``reads`` says
     of a shuffle which lane each lane reads, from the values.
@@ -78,13 +78,13 @@ def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None
 
 
 def _pair(d: Operand, kind: str) -> list[Value]:
-    """A result and, where it is written ``d|p``, its predicate."""
+    """Return a result and, where it is written ``d|p``, its predicate."""
     return [Value(d.first, kind), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, kind)]
 
 
 @instructions("shfl")
 def shuffle(i: Instruction) -> Action:
-    """shfl: a value from another lane, and whether that lane was in range."""
+    """Bind shfl: a value from another lane, and whether that lane was in range."""
     m = Modifiers(i)
     synchronous = m.flag("sync")
     mode = m.need("up", "down", "bfly", "idx")
@@ -105,7 +105,7 @@ def shuffle(i: Instruction) -> Action:
 
 
 def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
-    """The lane that each lane reads ([warps, 32]), itself where none is in range, and whether one is."""
+    """Return the lane that each lane reads ([warps, 32]), itself where none is in range, and whether one is."""
     delta, clamp = b.astype(np.int64) & 31, c.astype(np.int64)
     segment, bound = (clamp >> 8) & 31, clamp & 31
     first = _LANE & segment
@@ -121,7 +121,7 @@ def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
 
 @instructions("vote")
 def vote(i: Instruction) -> Action:
-    """vote: all, any, uni or ballot of a predicate."""
+    """Bind vote: all, any, uni or ballot of a predicate."""
     m = Modifiers(i)
     synchronous = m.flag("sync")
     mode = m.need("all", "any", "uni", "ballot")
@@ -147,13 +147,13 @@ def vote(i: Instruction) -> Action:
 
 @instructions("activemask", operands=(1,))
 def active_mask(i: Instruction) -> Action:
-    """activemask: the lanes that run together now."""
+    """Bind activemask: the lanes that run together now."""
     return _collective(i, ((), ()), [Value(i.operands[0], "u4")], lambda companions: (ballot(companions),))
 
 
 @instructions("match")
 def match(i: Instruction) -> Action:
-    """match: the lanes that hold the same value (any), or all lanes if all do (all)."""
+    """Bind match: the lanes that hold the same value (any), or all lanes if all do (all)."""
     m = Modifiers(i, "sync")
     mode = m.need("any", "all")
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
@@ -183,7 +183,7 @@ _REDUCTIONS: dict[str, tuple[Any, str]] = {
 
 @instructions("redux")
 def reduce(i: Instruction) -> Action:
-    """redux: a reduction over the lanes of a warp."""
+    """Bind redux: a reduction over the lanes of a warp."""
     m = Modifiers(i, "sync")
     ufunc, neutral = _REDUCTIONS[m.pick(_REDUCTIONS)]
     kind = KIND_OF_TYPE[m.type("u32", "s32", "b32")]
@@ -201,7 +201,7 @@ def reduce(i: Instruction) -> Action:
 
 @instructions("elect")
 def elect(i: Instruction) -> Action:
-    """elect.sync: one leader among the lanes of the mask, here as on hardware the lowest."""
+    """Bind elect.sync: one leader among the lanes of the mask, here as on hardware the lowest."""
     Modifiers(i, "sync").done()
     d, members = i.operands
     if not isinstance(d, Pair):

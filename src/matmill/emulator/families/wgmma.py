@@ -78,7 +78,7 @@ class _Form:
 
 
 def _takes(a: str, b: str, d: str) -> bool:
-    """Whether there is a product of these types."""
+    """Tell whether there is a product of these types."""
     if d == "s32":
         return {a, b} <= _BYTES or (a, b) == ("b1", "b1")
     if {a, b} <= _BYTE_FLOATS:
@@ -87,13 +87,13 @@ def _takes(a: str, b: str, d: str) -> bool:
 
 
 def _has_n(n: int, d: str) -> bool:
-    """Whether products have N columns: multiples of 8, beyond 32 of 16 for integers."""
+    """Tell whether products have N columns: multiples of 8, beyond 32 of 16 for integers."""
     return 0 < n <= _MOST_N and n % (16 if d == "s32" and n > 24 else 8) == 0
 
 
 @instructions("wgmma")
 def warpgroup_instruction(i: Instruction) -> Action:
-    """wgmma.mma_async, .fence, .commit_group and .wait_group."""
+    """Bind wgmma.mma_async, .fence, .commit_group and .wait_group."""
     m = Modifiers(i, "sync", "aligned")
     kind = m.need("mma_async", "fence", "commit_group", "wait_group")
     if kind == "mma_async":
@@ -117,7 +117,7 @@ def warpgroup_instruction(i: Instruction) -> Action:
 
 
 def _bind_mark(site: BoundBlock, i: Instruction, *, commits: bool) -> Call:
-    """wgmma.fence and wgmma.commit_group for the warps of a site."""
+    """Bind wgmma.fence and wgmma.commit_group for the warps of a site."""
     whole, lanes, products = site.whole_warps(i), site.lanes, site.machine.products
 
     def call() -> None:
@@ -172,7 +172,7 @@ def _product(i: Instruction, m: Modifiers) -> Action:
 
 
 def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
-    """The registers of D or A: ``count`` different ones of 32 bits."""
+    """Return the registers of D or A: ``count`` different ones of 32 bits."""
     found = tuple(registers(operand.items)) if isinstance(operand, Vector) else ()
     if len(found) != count or len(set(found)) != count or any(TYPE_BYTES[r.type] != 4 for r in found):
         raise i.unsupported(f"other registers than {count} different ones of 32 bits")
@@ -182,7 +182,7 @@ def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
 def _signs_and_majors(
     i: Instruction, a_type: str, immediates: list[Operand], *, from_registers: bool
 ) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
-    """The immediates behind scale-d: which of A and B are MN-major, and which are negated."""
+    """Return the immediates behind scale-d: which of A and B are MN-major, and which are negated."""
     signs = 0 if a_type in _BYTES | {"b1"} else 2
     majors = (1 if from_registers else 2) if a_type in {"f16", "bf16"} else 0
     values = [_literal(i, o) for o in immediates]
@@ -251,7 +251,7 @@ class _Issue:
         )
 
     def _agents(self, descriptors: NDArray[np.uint64]) -> tuple[int, ...]:
-        """The race detector's names for the products of the warps, of which it hears what they read."""
+        """Return the race detector's names for the products of the warps, of which it hears what they read."""
         machine, warps = self.machine, self.lanes.warps
         events = machine.events
         if events is None:
@@ -273,7 +273,7 @@ class _Issue:
         return fault("warpgroup", message, self.instruction)
 
     def multiply(self, issued: Issued, sums: Row, factors: Row | None) -> Row:
-        """D of each warp, from its old registers and A's (uint32[registers, 32 warps]), or A in shared memory."""
+        """Give D of each warp, from its old registers and A's (uint32[registers, 32 warps]), or A in shared memory."""
         form, warps = self.form, issued.warps
         if factors is None:
             a = self.operands[0].read(warps, issued.descriptors[0])
@@ -293,7 +293,7 @@ class _Issue:
         return out
 
     def _floats(self, a: Row, b: Row, c: Row) -> Row:
-        """A times B plus C, float32 but for C and D of float16."""
+        """Return A times B plus C, float32 but for C and D of float16."""
         left, right = (
             core.factor(np.ascontiguousarray(np.moveaxis(x, -1, 0))) for core, x in zip(self.cores, (a, b), strict=True)
         )
@@ -302,19 +302,19 @@ class _Issue:
 
 
 def _spread(factor: Factor, axis: int) -> Factor:
-    """A factor [k, warps, rows] with an axis more, along which it is broadcast."""
+    """Return a factor [k, warps, rows] with an axis more, along which it is broadcast."""
     return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
 def _rows(site: BoundBlock, held: tuple[Register, ...]) -> Rows:
-    """The rows of some registers: a slice where they follow each other."""
+    """Return the rows of some registers: a slice where they follow each other."""
     rows = np.array([site.machine.program.layout.rows[r] for r in held])
     first = int(rows[0])
     return slice(first, first + len(rows)) if (rows == first + np.arange(len(rows))).all() else rows
 
 
 def _in_words(descriptors: NDArray[np.uint64], adds: NDArray[np.bool_]) -> list[str]:
-    """The operands of each warp, for messages about warps that differ."""
+    """Return the operands of each warp, for messages about warps that differ."""
     return [
         f"descriptors {', '.join(map(hex, each))} and scale-d {bool(add)}"
         for each, add in zip(descriptors.T.tolist(), adds, strict=True)
@@ -322,20 +322,20 @@ def _in_words(descriptors: NDArray[np.uint64], adds: NDArray[np.bool_]) -> list[
 
 
 def _fragments(registers_of_d: Row, element: np.dtype[np.generic], warps: int) -> Row:
-    """D in its registers, seen as [warps, 2, 8, N / 8, 4, 2]: lower half, row, 8 columns, two columns, column."""
+    """Give D in its registers, seen as [warps, 2, 8, N / 8, 4, 2]: lower half, row, 8 columns, two columns, column."""
     if element.itemsize == 2:
         return np.transpose(registers_of_d.view(element).reshape(-1, 2, warps, 8, 4, 2), (2, 1, 3, 0, 4, 5))
     return np.transpose(registers_of_d.view(element).reshape(-1, 2, 2, warps, 8, 4), (3, 1, 4, 0, 5, 2))
 
 
 def _matrices(registers_of_d: Row, element: np.dtype[np.generic], warps: int) -> Row:
-    """D as [warps, 16, N]."""
+    """Return D as [warps, 16, N]."""
     found: Row = np.ascontiguousarray(_fragments(registers_of_d, element, warps)).reshape(warps, _M, -1)
     return found
 
 
 def _integers(a: Row, b: Row, c: Row, *, saturating: bool) -> Row:
-    """A times B plus C of integers; far below 2**53, so float64 holds all sums."""
+    """Return A times B plus C of integers; far below 2**53, so float64 holds all sums."""
     products = np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(1, 2)).astype(np.int64)
     total = products + c
     limits = np.iinfo(np.int32)
@@ -353,7 +353,7 @@ class _SharedOperand:
         self.mn_major = mn_major
 
     def read(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> Row:
-        """uint8[warps, rows, 32]: what each warp reads through its descriptor; K is the last axis."""
+        """Return uint8[warps, rows, 32]: what each warp reads through its descriptor; K is the last axis."""
         machine = self.machine
         region, geometry = machine.shared, machine.geometry
         index = self._chunks(warps, descriptors)
@@ -389,11 +389,11 @@ class _SharedOperand:
             machine.hazards.add("swizzle", self.instruction, self._message(warp, bits, problem), self.instruction)
 
     def offsets(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The bytes of its block's window at which each warp reads 16: int64[warps, n]."""
+        """Return the bytes of its block's window at which each warp reads 16: int64[warps, n]."""
         return self._chunks(warps, descriptors).reshape(len(warps), -1) * CHUNK
 
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
+        """Give chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
         own = self.machine.geometry.warp_in_block[warps] % WARPS
         found: NDArray[np.int64] | None = None
         for bits in np.unique(descriptors).tolist():
@@ -411,7 +411,7 @@ class _SharedOperand:
         return found if found is not None else np.empty((0, 0, 0), np.int64)
 
     def _decoded(self, bits: int, warp: int) -> NDArray[np.int64]:
-        """All chunks of the operand, checked to be inside the block's shared memory."""
+        """Return all chunks of the operand, checked to be inside the block's shared memory."""
         try:
             descriptor = decode(bits)
         except DescriptorError as problem:

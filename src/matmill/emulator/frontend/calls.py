@@ -48,7 +48,7 @@ class Call:
 
 
 def taken_apart(call: Instruction) -> Call:
-    """The parts of ``call (results), function, (arguments), prototype;``.
+    """Return the parts of ``call (results), function, (arguments), prototype;``.
 
     Raises ``EmulationError`` where it calls neither a function nor a pointer.
     """
@@ -78,7 +78,7 @@ class CallGraph:
     _reached: dict[str, set[str]] = field(default_factory=dict)
 
     def called(self, entry: Function) -> list[Function]:
-        """The functions that ``entry`` reaches and that are not inlined everywhere, callees before callers."""
+        """Return the functions that ``entry`` reaches and that are not inlined everywhere, callees before callers."""
         edges: dict[str, set[str]] = {}
         pointed: set[str] = set()
         waiting = [entry]
@@ -99,11 +99,11 @@ class CallGraph:
         return [self.module.functions[n] for n in sorted(chosen, key=lambda n: len(self._reached[n]))]
 
     def is_recursive(self, name: str) -> bool:
-        """Whether a function may come to call itself."""
+        """Tell whether a function may come to call itself."""
         return name in self._reached.get(name, ())
 
     def named_by(self, call: Call) -> list[Function]:
-        """The functions that a call may reach: the one that it names, or those that its pointer may be to."""
+        """Return the functions that a call may reach: the one that it names, or those that its pointer may be to."""
         functions = self.module.functions
         if call.name:
             return [functions[call.name]] if call.name in functions else []
@@ -125,7 +125,7 @@ class CallGraph:
 
 
 def signature_of(function: Function) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The bytes of each result and of each parameter of a function."""
+    """Return the bytes of each result and of each parameter of a function."""
     return tuple(v.size for v in function.returns), tuple(v.size for v in function.params)
 
 
@@ -147,7 +147,7 @@ def _reached(edges: dict[str, set[str]], start: str) -> set[str]:
 
 
 def code_addresses(module: Module) -> dict[str, int]:
-    """The address of each function that a module declares; two names of one function have one address."""
+    """Return the address of each function that a module declares; two names of one function have one address."""
     own = {name: module.functions[name].name if name in module.functions else name for name in module.code}
     numbers = {name: n for n, name in enumerate(dict.fromkeys(own.values()))}
     return {name: CODE_START + CODE_STEP * numbers[own[name]] for name in own}

@@ -81,14 +81,14 @@ class Cursor:
         return skipped
 
     def variable(self, name: str) -> Variable | None:
-        """The variable that ``name`` means here, innermost scope first."""
+        """Return the variable that ``name`` means here, innermost scope first."""
         for scope in reversed(self.scopes):
             if name in scope.variables:
                 return scope.variables[name]
         return None
 
     def register(self, name: str) -> Register | None:
-        """The register that ``name`` means here, innermost scope first."""
+        """Return the register that ``name`` means here, innermost scope first."""
         for scope in reversed(self.scopes):
             known = scope.registers.get(name)
             if known is not None:

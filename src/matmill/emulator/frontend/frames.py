@@ -59,7 +59,7 @@ class Flat:
 
 
 def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: CallGraph) -> Flat:
-    """One flat body of an entry and of the functions that are called, each with its flat body.
+    """Return one flat body of an entry and of the functions that are called, each with its flat body.
 
     The functions' code comes first, callees before callers: lanes run lowest block first, so those that are inside a
     call catch up with those that are not.
@@ -114,7 +114,7 @@ class _Frame:
             self.needs = max(self.needs, end)
 
     def body(self, flat: Flat, graph: CallGraph) -> Iterator[Statement]:
-        """The body with its variables on the stack, and calls that move to the next frame and back."""
+        """Yield the body with its variables on the stack, and calls that move to the next frame and back."""
         for s in flat.body:
             if isinstance(s, Label):
                 yield s
@@ -139,7 +139,7 @@ class _Frame:
         yield self._sum(s, "sub", self._register, self.size)
 
     def _sum(self, s: Instruction, name: str, result: Register, offset: int) -> Instruction:
-        """The beginning of the frame, moved by ``offset`` bytes."""
+        """Return the beginning of the frame, moved by ``offset`` bytes."""
         operands = (result, self._register, Immediate(offset, "int"))
         return replace(s, name=name, modifiers=("u64",), operands=operands, guard=None, negated=False)
 
@@ -153,7 +153,7 @@ class _Frame:
         return o
 
     def _modifiers(self, s: Instruction) -> tuple[str, ...]:
-        """Parameters on the stack are in local memory."""
+        """Modify nothing: parameters on the stack are in local memory."""
         bases = [o.base.variable for o in s.operands if isinstance(o, Address) and isinstance(o.base, Symbol)]
         if not any(v in self._offsets for v in bases):
             return s.modifiers
@@ -161,13 +161,13 @@ class _Frame:
 
 
 def _passed(s: Instruction) -> list[Variable]:
-    """The variables that a call passes: results, then arguments."""
+    """Return the variables that a call passes: results, then arguments."""
     call = taken_apart(s)
     return [o.variable for o in (*call.returns, *call.arguments) if isinstance(o, Symbol)]
 
 
 def _slots(variables: Iterable[Variable], start: int, unit: int) -> tuple[dict[Variable, int], int]:
-    """Where the results and arguments of a call are from ``start`` on, and where they end."""
+    """Say where the results and arguments of a call are from ``start`` on, and where they end."""
     offsets = {}
     for variable in variables:
         offsets[variable] = start

@@ -77,7 +77,7 @@ class _Renaming:
 
 
 def flatten(module: Module, function: Function) -> Flat:
-    """The function with its calls expanded, and with the code of what it calls.
+    """Return the function with its calls expanded, and with the code of what it calls.
 
     Raises ``EmulationError`` for calls of functions without a body and of more than can be expanded.
     """
@@ -102,7 +102,7 @@ class _Inliner:
     calls: int = 0
 
     def apart(self, function: Function) -> Flat:
-        """A function that is called, as code of its own."""
+        """Return a function that is called, as code of its own."""
         renaming = _Renaming(f"{function.name}#", "", {})
         targets = {renaming.prefix + name: _labels(renaming.prefix, of) for name, of in function.targets.items()}
         flat = Flat(variables=list(function.variables), targets=targets)
@@ -167,7 +167,7 @@ def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
-    """A call of the runtime: its arguments loaded from their ``.param`` variables, the call, its result stored."""
+    """Give a call of the runtime: its arguments loaded from their ``.param`` variables, the call, its result stored."""
     name = call.name
     kinds, result = SYSTEM_CALLS[name]
     given = [o for o in call.arguments if isinstance(o, Symbol)]

@@ -39,7 +39,7 @@ class Token(NamedTuple):
 
 
 def syntax_error(line: int, got: str, wanted: str) -> EmulationError:
-    """The error for PTX that cannot be read."""
+    """Return the error for PTX that cannot be read."""
     return EmulationError(
         argument=f"PTX line {line}",
         got=got,
@@ -49,7 +49,7 @@ def syntax_error(line: int, got: str, wanted: str) -> EmulationError:
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens of ``text``, without spaces and comments.
+    """Return all tokens of ``text``, without spaces and comments.
 
     Raises :class:`EmulationError` with the line number on a character that PTX does not know.
     """
@@ -57,12 +57,12 @@ def tokens(text: str) -> list[Token]:
 
 
 def spelled_out(statement: Token) -> list[Token]:
-    """The tokens that a statement is made of."""
+    """Return the tokens that a statement is made of."""
     return _scan(_TOKEN, statement.text, statement.line, statement.start)[:-1]
 
 
 def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[Token]:
-    """The tokens of ``text``, which begins in a line and at an offset of a longer one."""
+    """Return the tokens of ``text``, which begins in a line and at an offset of a longer one."""
     found: list[Token] = []
     position = 0
     for m in pattern.finditer(text):

@@ -28,7 +28,7 @@ class TokenSource(Protocol):
         """Take an integer literal."""
 
     def variable(self, name: str) -> Variable | None:
-        """The variable of that name."""
+        """Return the variable of that name."""
 
     @property
     def code(self) -> dict[str, Variable]:
@@ -36,7 +36,7 @@ class TokenSource(Protocol):
 
 
 def immediate(token: Token, *, negative: bool = False) -> Immediate:
-    """The value of a number token.
+    """Return the value of a number token.
 
     >>> immediate(Token("number", "0f3F800000", 1, 0))
     Immediate(value=1065353216, form='f32')
@@ -63,7 +63,7 @@ def immediate(token: Token, *, negative: bool = False) -> Immediate:
 
 
 def initializer(source: TokenSource, element: str) -> tuple[bytes, tuple[tuple[int, Variable, int], ...]]:
-    """The bytes after ``=``: numbers, ``{…}`` lists and names of variables and functions.
+    """Return the bytes after ``=``: numbers, ``{…}`` lists and names of variables and functions.
 
     Returns them with the addresses that must be filled in.
     """
@@ -121,7 +121,7 @@ def _packed(literal: Immediate, element: str) -> bytes:
 
 
 def bits_of(literal: Immediate, kind: str) -> int:
-    """The bit pattern of a literal in a register of NumPy kind ``kind`` ("u4", "f4", "f8", …), not yet masked."""
+    """Give the bit pattern of a literal in a register of NumPy kind ``kind`` ("u4", "f4", "f8", …), not yet masked."""
     wide = kind == "f8"
     same_format = literal.form == ("f64" if wide else "f32")
     if same_format or (literal.form != "real" and kind not in {"f4", "f8"}):

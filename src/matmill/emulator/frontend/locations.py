@@ -24,7 +24,7 @@ class Locations:
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        """All files first: ``.file`` may come after the code."""
+        """Read all files first: ``.file`` may come after the code."""
         self.where = self.within = ""
         self.callers: tuple[str, ...] = ()
         self._files: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Locations:
             self._toolkit.add(number)
 
     def leave(self) -> None:
-        """What follows has no line yet."""
+        """Leave what follows without a line."""
         self.where, self.within, self.callers = "", "", ()
 
     def move(self, token: Token) -> None:
@@ -66,7 +66,7 @@ class Locations:
         self.where, self.within, self.callers = self._known[chain]
 
     def _named(self, chain: str) -> tuple[str, str, tuple[str, ...]]:
-        """``where``, ``within`` and ``callers`` of a line and those that inlined it, innermost first."""
+        """Return ``where``, ``within`` and ``callers`` of a line and those that inlined it, innermost first."""
         if not self._files:
             return chain, "", ()
         lines = [each.partition(":") for each in chain.split("<")]

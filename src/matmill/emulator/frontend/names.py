@@ -14,7 +14,7 @@ _INTERNAL = re.compile(r"\b_INTERNAL_\w+::")
 
 @lru_cache(maxsize=4096)
 def readable(name: str) -> str:
-    """A mangled name as C++ spells it; any other name as it is. The C++ runtime's own demangler reads it.
+    """Return a mangled name as C++ spells it; any other name as it is. The C++ runtime's own demangler reads it.
 
     Of a function around a variable the parameters are left out.
 
@@ -34,7 +34,7 @@ def readable(name: str) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """A name without the parameters of the functions around it; "(anonymous namespace)" stays."""
+    """Return a name without the parameters of the functions around it; "(anonymous namespace)" stays."""
     end = name.rfind(")::")
     while end >= 0:
         depth, start = 0, end
@@ -51,7 +51,10 @@ def _without_parameters(name: str) -> str:
 
 @cache
 def _demangler() -> Callable[..., int | None] | None:
-    """``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too; None where there is none."""
+    """Return ``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too.
+
+    None where there is none.
+    """
     try:
         demangle = ctypes.CDLL(_LIBRARY)["__cxa_demangle"]
     except (OSError, AttributeError):
@@ -62,7 +65,7 @@ def _demangler() -> Callable[..., int | None] | None:
 
 
 def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> str:
-    """The element of an array, stored by rows, at a byte offset; a byte inside an element is named too.
+    """Return the element of an array, stored by rows, at a byte offset; a byte inside an element is named too.
 
     >>> element_at("tile", 132, 4, (32, 33)), element_at("x", 6, 4, (8,))
     ('tile[1][0]', 'byte 2 of x[1]')

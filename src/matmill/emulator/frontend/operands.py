@@ -27,7 +27,7 @@ class OperandReader(Cursor):
     """Reads operands, with names resolved to registers, variables and functions."""
 
     def operand(self, depth: int) -> Operand:
-        """The next operand, inside ``depth`` others."""
+        """Return the next operand, inside ``depth`` others."""
         if depth > MAX_NESTING:
             raise syntax_error(self.token.line, "a deeply nested operand", "PTX")
         first = self._single(depth)

@@ -103,7 +103,7 @@ class _Parser(OperandReader):
         return Module(entries, self.functions, variables, target, self.code)
 
     def _directive(self, word: str, line: int) -> str:
-        """The value of a directive that ends with its line, or after its first value where others follow on it."""
+        """Give the value of a directive that ends with its line, or after its first value where others follow on it."""
         if word == ".alias":
             self._alias()
             return ""
@@ -115,7 +115,7 @@ class _Parser(OperandReader):
         return first.text
 
     def _alias(self) -> None:
-        """Another name of a function."""
+        """Parse another name of a function."""
         name = self.take_word("a function's name").text
         self.take(",")
         aliased = self.take_word("a function's name")
@@ -165,7 +165,7 @@ class _Parser(OperandReader):
             self.function_variables.append(variable)
 
     def _variable(self, space: str, *, extern: bool = False) -> Variable:
-        """One variable: ``.align 8 .b8 name[64] = {…}``."""
+        """Return one variable: ``.align 8 .b8 name[64] = {…}``."""
         line = self.token.line
         align, vector, element = self._variable_type(line)
         name = self.take_word("a variable's name").text
@@ -185,7 +185,7 @@ class _Parser(OperandReader):
         return Variable(name, space, size, align, data, relocations, extern=extern or unsized, element=element)
 
     def _variable_type(self, line: int) -> tuple[int, int, str]:
-        """Alignment, vector length and element type, as far as given."""
+        """Return alignment, vector length and element type, as far as given."""
         align, vector, element = 0, 1, ""
         while self.token.kind == "word" and self.token.text.startswith("."):
             word = self.take().text[1:]
@@ -200,7 +200,7 @@ class _Parser(OperandReader):
         return align, vector, element
 
     def _array_size(self, vector: int) -> tuple[int, bool]:
-        """The number of elements that follow a variable's name, and whether one dimension is left open."""
+        """Return the number of elements that follow a variable's name, and whether one dimension is left open."""
         count, unsized = vector, False
         while self.accept("["):
             if self.accept("]"):
@@ -253,7 +253,7 @@ class _Parser(OperandReader):
         return tuple(found)
 
     def _limits(self) -> dict[str, tuple[int, int, int]]:
-        """The directives between parameters and body that have numbers, each as three of them."""
+        """Return the directives between parameters and body that have numbers, each as three of them."""
         found: dict[str, tuple[int, int, int]] = {}
         while self.token.text.startswith("."):
             word = self.take().text
@@ -272,7 +272,7 @@ class _Parser(OperandReader):
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
     ) -> None:
-        """The statements up to the closing brace; nested scopes are flattened, their names already resolved."""
+        """Parse the statements up to the closing brace; nested scopes are flattened, their names already resolved."""
         if depth > MAX_NESTING:
             raise syntax_error(opened, f"{depth} nested scopes", f"at most {MAX_NESTING}")
         while not self.accept("}"):
@@ -352,7 +352,7 @@ class _Parser(OperandReader):
     # Instructions
 
     def _statement(self, token: Token) -> Instruction | None:
-        """The instruction of a token that holds all of it, whose operands are looked up by their text.
+        """Return the instruction of a token that holds all of it, whose operands are looked up by their text.
 
         None, and nothing taken, where it has to be read word by word.
         """
@@ -379,7 +379,7 @@ class _Parser(OperandReader):
         return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
 
     def _operand_of(self, text: str) -> Operand | None:
-        """The operand that a text is in the innermost scope; None where it is not exactly one."""
+        """Return the operand that a text is in the innermost scope; None where it is not exactly one."""
         known = self.operands.get(text) or self.register(text)
         if known is None:
             before = self.tokens, self.at
@@ -433,7 +433,7 @@ class _Parser(OperandReader):
 
 
 def _shortened(text: str) -> str:
-    """The text of an instruction with long vectors cut."""
+    """Return the text of an instruction with long vectors cut."""
     return _LONG_VECTOR.sub(r"{\1, …, \2}", text) if text.count(",") >= _LONG else text
 
 
@@ -442,7 +442,7 @@ def _is_code(operand: Operand) -> TypeGuard[Symbol]:
 
 
 def _registers_of(limits: dict[str, tuple[int, int, int]]) -> int:
-    """The registers per thread that a kernel's limits leave it, a multiple of 8; 0 where they do not say."""
+    """Return the registers per thread that a kernel's limits leave it, a multiple of 8; 0 where they do not say."""
     if ".maxnreg" in limits:
         return limits[".maxnreg"][0]
     threads = limits.get(".reqntid") or limits.get(".maxntid")

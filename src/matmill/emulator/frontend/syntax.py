@@ -161,7 +161,7 @@ class Instruction:
         return self.where or f"PTX line {self.line}"
 
     def unsupported(self, why: str) -> EmulationError:
-        """The error for an instruction that the emulator cannot run, because of ``why``."""
+        """Return the error for an instruction that the emulator cannot run, because of ``why``."""
         return EmulationError(
             argument=f"PTX line {self.line}" + (f" ({self.where})" if self.where else ""),
             got=f"{self.text!r} ({why})",

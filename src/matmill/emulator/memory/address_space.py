@@ -43,14 +43,14 @@ _WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 def window_of(address: int) -> tuple[str, int]:
-    """The state space that a generic address above global memory falls into, and where its window begins."""
+    """Return the state space that a generic address above global memory falls into, and where its window begins."""
     if address >= PARAM_WINDOW:
         return "param", PARAM_WINDOW
     return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
 
 
 def shared_targets(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
-    """The block of a batch and the offset in its window that each shared address names, with or without a rank.
+    """Return the block of a batch and the offset in its window that each shared address names, with or without a rank.
 
     ``addresses`` may be generic or of shared memory, ``owner`` is the block whose thread uses each, and ``cluster`` the
     blocks of a cluster. A block is -1 where the rank is none of the cluster's.
@@ -62,7 +62,7 @@ def shared_targets(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, In
 
 
 def words(data: NDArray[np.uint8]) -> Words:
-    """``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
+    """Return ``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
     return {size: data[: len(data) - len(data) % size].view(kind) for size, kind in _WORD_TYPES.items()}
 
 
@@ -195,7 +195,7 @@ class Memory:
         return allocation
 
     def holding(self, pointer: Pointer) -> Allocation:
-        """The allocation that a pointer of this memory is into, be it empty."""
+        """Return the allocation that a pointer of this memory is into, be it empty."""
         return next(each for each in self.allocations if each.start <= pointer.address <= each.end)
 
 
@@ -226,14 +226,14 @@ class AddressSpace:
         return allocation
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation that holds ``address``."""
+        """Return the allocation that holds ``address``."""
         at = bisect.bisect_right(self.starts, address) - 1
         if at >= 0 and address < self.allocations[at].end:
             return self.allocations[at]
         return None
 
     def describe(self, address: int) -> str:
-        """What is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        """Return what is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
         if address < 8 * ALIGNMENT or address in self.views:
             return str(self.views.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1
@@ -250,7 +250,7 @@ class AddressSpace:
 
 
 def _span(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
-    """The bytes from the array's lowest to its highest element, and the offset of its first element in them."""
+    """Return the bytes from the array's lowest to its highest element, and the offset of its first element in them."""
     if array.size == 0:
         return np.zeros(0, np.uint8), 0
     steps = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]

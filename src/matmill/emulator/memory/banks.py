@@ -145,7 +145,7 @@ def copy_sectors(
 
 
 def _passes(addresses: NDArray[np.int64], active: NDArray[np.bool_], unit: int) -> Counts:
-    """Most distinct ``unit``-byte pieces in one bank (of ``128 / unit`` banks that wide), for each row of lanes.
+    """Return most distinct ``unit``-byte pieces in one bank (of ``128 / unit`` banks that wide), for each row of lanes.
 
     Pieces are aligned, so a piece of 8 or 16 bytes fills two or four neighbouring 4-byte banks and two pieces meet in
     all of these banks or in none.
@@ -166,7 +166,7 @@ def _passes(addresses: NDArray[np.int64], active: NDArray[np.bool_], unit: int) 
 
 
 def _pairs_agree(addresses: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether, in each row, all active lanes agree on the address with lane ``i ^ 1``, or all with lane ``i ^ 2``."""
+    """Tell whether in each row all active lanes agree on the address with lane ``i ^ 1``, or with lane ``i ^ 2``."""
     agree = np.zeros(len(addresses), dtype=np.bool_)
     for distance in (1, 2):
         where = addresses.reshape(len(addresses), addresses.shape[1] // (2 * distance), 2, distance)

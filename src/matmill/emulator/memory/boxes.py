@@ -62,7 +62,7 @@ class _Rows:
 
 @lru_cache(maxsize=256)
 def _rows(tensor: TensorMap) -> _Rows:
-    """Raises ``EmulationError`` for boxes whose copies are not known well enough."""
+    """Raise ``EmulationError`` for boxes whose copies are not known well enough."""
     _check_known(tensor)
     itemsize = ELEMENTS[tensor.element].itemsize
     along = zip(tensor.box[1:], tensor.element_strides[1:], strict=True)
@@ -110,7 +110,7 @@ class Boxes:
 
     @classmethod
     def of(cls, tensor: TensorMap, coordinates: NDArray[np.signedinteger]) -> Boxes:
-        """The boxes at these coordinates: integers[n, rank], elements, the contiguous dimension first.
+        """Return the boxes at these coordinates: integers[n, rank], elements, the contiguous dimension first.
 
         ``tensor`` is what ``decode`` gave. Raises :class:`~matmill.errors.ArgumentError` for coordinates of another
         rank, for a first one that is no multiple of 16 bytes, and for boxes larger than shared memory,
@@ -164,11 +164,14 @@ class Boxes:
         return -(-self.nbytes // PASS_BYTES)
 
     def global_bytes(self) -> Offsets:
-        """Bytes of each box inside the tensor: int64[n]."""
+        """Return bytes of each box inside the tensor: int64[n]."""
         return np.asarray(np.count_nonzero(self.inside, axis=1) * self.length)
 
     def hull(self) -> tuple[Offsets, Offsets]:
-        """The lowest address of each box, and the end of its highest row (int64[n]); equal where nothing is inside."""
+        """Return the lowest address of each box, and the end of its highest row (int64[n]).
+
+        Equal where nothing is inside.
+        """
         limits = np.iinfo(np.int64)
         low = np.where(self.inside, self.starts, limits.max).min(axis=1)
         high = np.where(self.inside, self.starts + self.length[:, None], limits.min).max(axis=1)
@@ -176,14 +179,14 @@ class Boxes:
         return np.where(empty, self.tensor.pointer.address, low), np.where(empty, self.tensor.pointer.address, high)
 
     def ranges(self, box: int) -> tuple[Offsets, Offsets]:
-        """The global bytes of one box: starts and ends of the fewest ranges, in the order of addresses."""
+        """Return the global bytes of one box: starts and ends of the fewest ranges, in the order of addresses."""
         starts = np.sort(self.starts[box][self.inside[box]])
         ends = starts + self.length[box]
         apart = starts[1:] > np.maximum.accumulate(ends)[:-1]
         return starts[np.r_[True, apart][: len(starts)]], ends[np.r_[apart, True][: len(ends)]]
 
     def sectors(self) -> Offsets:
-        """Distinct 32-byte sectors of global memory that each box touches: int64[n]."""
+        """Return distinct 32-byte sectors of global memory that each box touches: int64[n]."""
         first = np.where(self.inside, self.starts // SECTOR_BYTES, -1)
         last = np.where(self.inside, (self.starts + self.length[:, None] - 1) // SECTOR_BYTES, -2)
         if (first[:, 1:] < first[:, :-1]).any():
@@ -196,11 +199,11 @@ class Boxes:
         return counts
 
     def take(self, which: NDArray[np.int64] | Flags) -> Boxes:
-        """Some of the boxes."""
+        """Return some of the boxes."""
         return Boxes(self.tensor, self.starts[which], self.inside[which], self.skip[which], self.length[which])
 
     def stored(self) -> Boxes:
-        """What a store writes: of each row whole 16 bytes, also behind the tensor's last element.
+        """Return what a store writes: of each row whole 16 bytes, also behind the tensor's last element.
 
         Seen on an H200 (2026-11-23): of rows of 73 elements of 16 bits 80 were written, and of rows of one element 8.
         Loads fill with zeros from the first element outside on.
@@ -209,7 +212,7 @@ class Boxes:
         return replace(self, length=np.where(self.length > 0, whole, 0))
 
     def parts(self) -> Iterator[tuple[Flags, int, int]]:
-        """Rows that are cut alike: bool[n, rows], the bytes of each to skip, and those to take."""
+        """Yield rows that are cut alike: bool[n, rows], the bytes of each to skip, and those to take."""
         if (self.skip == self.skip[0]).all() and (self.length == self.length[0]).all():
             cuts = [(int(self.skip[0]), int(self.length[0]))]
         else:
@@ -242,7 +245,7 @@ def _reduced_as(tensor: TensorMap) -> str:
 
 
 def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
-    """What a load brings: uint8[n, nbytes], rows in their order, before the swizzle.
+    """Return what a load brings: uint8[n, nbytes], rows in their order, before the swizzle.
 
     ``memory`` (contiguous) has the bytes from address ``start`` on; the caller has seen that each box's hull is in it.
     tf32 elements are rounded to nearest even here.
@@ -303,12 +306,15 @@ def write_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets, c
 
 
 def read_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets) -> Bytes:
-    """What a store or a reduction takes from shared memory: uint8[n, nbytes], as :func:`write_shared` put it."""
+    """Return what a store or a reduction takes from shared memory: uint8[n, nbytes], as :func:`write_shared` put it."""
     return shared.view("V16")[shared_chunks(base, boxes, address)].view(np.uint8)
 
 
 def shared_chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
-    """Where each 16-byte chunk of boxes is in ``shared`` (see :func:`write_shared`), counted in chunks: int64[n, c]."""
+    """Say where each 16-byte chunk of boxes is in ``shared`` (see :func:`write_shared`), counted in chunks.
+
+    Int64[n, c].
+    """
     if (address % SHARED_ALIGN).any():
         raise ArgumentError(
             argument=boxes.tensor.pointer.name,
@@ -326,5 +332,5 @@ def shared_chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
 
 
 def _runs(memory: Bytes, length: int) -> NDArray[np.void]:
-    """The ``length`` bytes from each byte of memory on, as one item each."""
+    """Return the ``length`` bytes from each byte of memory on, as one item each."""
     return np.ndarray((max(len(memory) - length + 1, 0),), f"V{length}", memory, strides=(1,))

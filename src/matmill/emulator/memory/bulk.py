@@ -44,7 +44,7 @@ class BulkCopies:
         return none if self.left is None else self.left, none if self.right is None else self.right
 
     def read(self) -> tuple[Offsets, Offsets]:
-        """Starts and ends of what is read."""
+        """Return the starts and ends of what is read."""
         left, right = self.ignored
         return self.source + left, self.source + self.size - right
 
@@ -104,7 +104,7 @@ def reduce_bulk(
 
 
 def multicast_ranks(mask: int, blocks: int) -> tuple[int, ...]:
-    """The blocks of a cluster of ``blocks`` that a multicast with this mask writes to, by their rank.
+    """Return the blocks of a cluster of ``blocks`` that a multicast with this mask writes to, by their rank.
 
     >>> multicast_ranks(0b1010, 4)
     (1, 3)

@@ -46,7 +46,7 @@ class Heap:
         self.used = False
 
     def allocate(self, size: int, owner: str) -> int:
-        """The address of ``size`` new bytes, which nothing was stored to; 0 where there are no or too many."""
+        """Return the address of ``size`` new bytes, which nothing was stored to; 0 where there are no or too many."""
         if not 0 < size < _LARGEST:
             return 0
         taken = -(-(size + min(size, _WIDEST) + _GAP) // _ALIGNMENT) * _ALIGNMENT
@@ -82,7 +82,7 @@ class Heap:
     def first_wrong(
         self, allocation: Allocation | None, element: int, first: NDArray[np.int64], width: int, mask: Mask | None
     ) -> int | None:
-        """The first lane, of a ``mask``, that accesses bytes which nobody holds; None if none does.
+        """Return the first lane, of a ``mask``, that accesses bytes which nobody holds; None if none does.
 
         Each accesses ``width`` bytes of an ``allocation`` as elements from ``first`` on.
         """
@@ -98,7 +98,7 @@ class Heap:
         return int(np.argmax(wrong)) if wrong.any() else None
 
     def was_freed(self, address: int, width: int) -> bool:
-        """Whether there are freed bytes among ``width``."""
+        """Tell whether there are freed bytes among ``width``."""
         allocation = self._space.find(address)
         if allocation is None or allocation.start not in self._states:
             return False
@@ -106,7 +106,7 @@ class Heap:
         return bool((self._states[allocation.start][1][offset : offset + width] == _FREED).any())
 
     def describe(self, address: int) -> str:
-        """What is at an address of the heap, for messages."""
+        """Return what is at an address of the heap, for messages."""
         piece = self._at(address)
         if piece is None:
             return "the heap"
@@ -118,7 +118,7 @@ class Heap:
         return f"{offset - piece.size} B behind the end of {name} ({piece.size} B)"
 
     def _at(self, address: int) -> Piece | None:
-        """The piece at an address, or the last one before it."""
+        """Return the piece at an address, or the last one before it."""
         at = bisect.bisect_right(self._starts, address) - 1
         return self._pieces[at] if at >= 0 else None
 

@@ -46,7 +46,7 @@ class MatrixDescriptor:
 
 @lru_cache(maxsize=4096)
 def decode(bits: int) -> MatrixDescriptor:
-    """The descriptor that 64 ``bits`` are.
+    """Return the descriptor that 64 ``bits`` are.
 
     A swizzle acts on addresses, so a tile may start at any row of its pattern: an H200 reads it right, and with a base
     offset wrong. Raises ``DescriptorError`` for reserved bits and for a base offset.
@@ -66,7 +66,7 @@ def decode(bits: int) -> MatrixDescriptor:
 
 
 def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
-    """The chunks of shared memory, by address // 16, that hold an operand of ``rows`` rows.
+    """Return the chunks of shared memory, by address // 16, that hold an operand of ``rows`` rows.
 
     K-major: int64[rows, 2], the two halves of K. MN-major, for elements of 16 bits alone: int64[16, rows / 8], for each
     k the chunks of 8 rows.
@@ -77,7 +77,7 @@ def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
 
 @lru_cache(maxsize=1024)
 def _pattern(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
-    """The chunks of an operand that starts within the first 1024 bytes: patterns repeat after so many."""
+    """Return the chunks of an operand that starts within the first 1024 bytes: patterns repeat after so many."""
     leading, stride, swizzle = descriptor.leading, descriptor.stride, descriptor.swizzle
     if mn_major:
         k, across = np.arange(_K_ROWS)[:, None], np.arange(rows // _CORE_ROWS)

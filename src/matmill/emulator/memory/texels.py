@@ -48,7 +48,7 @@ class _Step:
 
 
 def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
-    """Which lanes have a coordinate that names no place: NaN, or infinite where the texture repeats."""
+    """Say which lanes have a coordinate that names no place: NaN, or infinite where the texture repeats."""
     found = np.zeros(len(coordinates[0]), np.bool_)
     for axis, row in enumerate(coordinates):
         repeats = texture.cubemap or texture.modes[axis] in {"wrap", "mirror"}
@@ -57,7 +57,7 @@ def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
 
 
 def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:
-    """The texels that a fetch reads, at defined coordinates along x, y and z: one, or those that are filtered."""
+    """Yield the texels that a fetch reads, at defined coordinates along x, y and z: one, or those that are filtered."""
     coordinates, layer = _on_face(texture, coordinates, layer)
     if texture.filter == "point":
         yield _tap(texture, [_point(*axis) for axis in _axes(texture, coordinates)], layer)
@@ -72,21 +72,24 @@ def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterato
 
 
 def gathered(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:
-    """The four texels that linear filtering in two dimensions reads, in the order of ``tld4``."""
+    """Yield the four texels that linear filtering in two dimensions reads, in the order of ``tld4``."""
     (x, _), (y, _) = (_linear(*axis) for axis in _axes(texture, coordinates))
     for right, below in _GATHERED:
         yield _tap(texture, [x[right], y[below]], layer)
 
 
 def element(texture: Texture, index: Ints) -> Tap:
-    """The texel of a one-dimensional texture at an integer coordinate; outside there are zeros (``tex1Dfetch``)."""
+    """Return the texel of a one-dimensional texture at an integer coordinate.
+
+    Outside there are zeros (``tex1Dfetch``).
+    """
     extent = texture.extents[0]
     inside = (index >= 0) & (index < extent)
     return Tap(np.clip(index, 0, extent - 1) * texture.strides[0], inside=None if inside.all() else inside)
 
 
 def converted(texture: Texture, raw: Row) -> Row:
-    """Channels as a fetch gives them: float32, or integers extended to 32 bits."""
+    """Return channels as a fetch gives them: float32, or integers extended to 32 bits."""
     if not texture.floats:
         return raw.astype(np.int32 if raw.dtype.kind == "i" else np.uint32)
     if raw.dtype.kind == "f":
@@ -96,7 +99,7 @@ def converted(texture: Texture, raw: Row) -> Row:
 
 
 def _axes(texture: Texture, coordinates: Sequence[Floats]) -> Iterator[tuple[Floats, int, str]]:
-    """Coordinates in texels, the extent and the address mode, along x, y and z."""
+    """Yield coordinates in texels, the extent and the address mode, along x, y and z."""
     for row, extent, mode in zip(coordinates, texture.extents, texture.modes, strict=True):
         yield (row * extent if texture.normalized else row), extent, mode
 
@@ -113,7 +116,7 @@ def _tap(texture: Texture, steps: Sequence[_Step], layer: Row, weight: Floats | 
 
 
 def _within(position: Floats, extent: int, mode: str) -> Floats:
-    """Coordinates in texels, brought nearer where those far outside are all alike."""
+    """Return coordinates in texels, brought nearer where those far outside are all alike."""
     if mode == "mirror":
         position = np.mod(position, 2 * extent)
         return np.where(position >= extent, 2 * extent - position, position)
@@ -132,14 +135,14 @@ def _point(position: Floats, extent: int, mode: str) -> _Step:
 
 
 def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
-    """The two texels around a position, and the weight of the second."""
+    """Return the two texels around a position, and the weight of the second."""
     fixed = np.rint((_within(position, extent, mode) - 0.5) * _FRACTION) / _FRACTION
     first = np.floor(fixed)
     return (_step(first, extent, mode), _step(first + 1, extent, mode)), fixed - first
 
 
 def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> tuple[Sequence[Floats], Row]:
-    """Of a direction into a cubemap the coordinates on its face, and the face as a layer."""
+    """Find the coordinates on its face of a direction into a cubemap, and the face as a layer."""
     if not texture.cubemap:
         return coordinates, layer
     x, y, z = coordinates

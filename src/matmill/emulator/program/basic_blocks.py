@@ -53,7 +53,7 @@ class Terminator:
     detail: Any = None
 
     def successors(self) -> list[int]:
-        """The blocks that may come next."""
+        """Return the blocks that may come next."""
         if self.kind == "jump":
             return [self.target]
         if self.kind in {"switch", "call"}:
@@ -84,7 +84,7 @@ class Block:
 
 
 def checked(action: Action) -> Action:
-    """The action, if its operands are what its kinds can be read from and written to."""
+    """Return the action, if its operands are what its kinds can be read from and written to."""
     i = action.instruction
     members = getattr(action.detail, "members", None)
     for value in (*action.sources, *((Value(members, "u4"),) if members is not None else ())):
@@ -109,7 +109,10 @@ def _check_source(i: Instruction, value: Value) -> None:
 
 
 def _readable(operand: Operand, kind: str) -> bool:
-    """Whether a register is wide enough for a kind, and as wide for two halves; predicates are for predicates alone."""
+    """Tell whether a register is wide enough for a kind, and as wide for two halves.
+
+    Predicates are for predicates alone.
+    """
     return not isinstance(operand, Register) or _fits(operand.type, kind)
 
 
@@ -231,7 +234,7 @@ class _Builder:
         return self.blocks
 
     def _link_calls(self, stack: Stack) -> None:
-        """Calls go to the first blocks of functions, and returns behind the calls."""
+        """Link calls to the first blocks of functions, and returns to what is behind the calls."""
         after: dict[str, list[int]] = {}
         for end, names in self.calls:
             blocks = {name: self.labels[f"{name}#"] for name in names}
@@ -244,7 +247,7 @@ class _Builder:
 
 
 def blocks_of(flat: Flat) -> list[Block]:
-    """The basic blocks of a flat body, in program order; the last one ends the thread.
+    """Return the basic blocks of a flat body, in program order; the last one ends the thread.
 
     Raises ``EmulationError`` for instructions that are not in the table and branches to nowhere.
     """
@@ -255,7 +258,7 @@ def blocks_of(flat: Flat) -> list[Block]:
 
 
 def operands_of_end(end: Terminator) -> list[Value]:
-    """The operands that the end of a block reads: masks, barrier numbers, predicates, selectors."""
+    """Return the operands that the end of a block reads: masks, barrier numbers, predicates, selectors."""
     found: list[Value] = []
     if end.action is not None:
         found += end.action.sources

@@ -35,7 +35,7 @@ _BITS = {
 
 
 def expanded(s: Instruction) -> list[Instruction]:
-    """The instructions that stand for one; mostly itself."""
+    """Return the instructions that stand for one; mostly itself."""
     if s.name == "wmma":
         try:
             return list(_Wmma(s).instructions())
@@ -50,7 +50,7 @@ def expanded(s: Instruction) -> list[Instruction]:
 
 
 def _one_by_one(s: Instruction) -> list[Instruction]:
-    """An atomic of a vector, each element of which is updated by itself."""
+    """Return an atomic of a vector, each element of which is updated by itself."""
     modifiers = tuple(m for m in s.modifiers if m not in _VECTORS)
     at = next(n for n, o in enumerate(s.operands) if isinstance(o, Address))
     address, size = s.operands[at], next(TYPE_BYTES[m] for m in modifiers if m in TYPE_BYTES)
@@ -74,7 +74,7 @@ class _Wmma:
     after: list[Instruction] = field(default_factory=list)
 
     def instructions(self) -> Iterator[Instruction]:
-        """What stands for it."""
+        """Yield what stands for it."""
         words = [m for m in self.whole.modifiers if m not in {"sync", "aligned"}]
         shape = next((m for m in words if _SHAPE.fullmatch(m)), "")
         if not shape or words[0] not in {"load", "mma", "store"}:
@@ -143,7 +143,7 @@ class _Wmma:
             self._element(register, pointers, bits, spaces, load=load, contiguous=by_rows)
 
     def _lane(self, width: int) -> tuple[Register, Register]:
-        """The row and the first column of a tile that this lane holds."""
+        """Return the row and the first column of a tile that this lane holds."""
         lane, row, column = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
         self._add("mov", ("u32",), lane, Special("%laneid"))
         self._add("shr", ("u32",), row, lane, Immediate(2, "int"))
@@ -161,7 +161,7 @@ class _Wmma:
         *,
         by_rows: bool,
     ) -> Register:
-        """The address of one element of so many bits, or of the byte that it begins."""
+        """Return the address of one element of so many bits, or of the byte that it begins."""
         long, short = (row, column) if by_rows else (column, row)
         outer, inner, offset = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
         self._add("add", ("u32",), outer, long[0], Immediate(long[1], "int"))
@@ -225,7 +225,7 @@ class _Wmma:
     # Products
 
     def _multiply(self, words: list[str], types: list[str]) -> None:
-        """D = A B + C as products of mma.sync with 8 columns."""
+        """Expand D = A B + C to products of mma.sync with 8 columns."""
         d, a, b, c = (o.items if isinstance(o, Vector) else (o,) for o in self.whole.operands)
         if self.transposed:
             a, b = b, a
@@ -270,7 +270,7 @@ class _Wmma:
     def _converted(
         self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
     ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """Where one of C and D is float16 and the other float32: C as float32, and D to be computed as float32."""
+        """Say where one of C and D is float16 and the other float32: C as float32, and D to be computed as float32."""
         if c_type == "f32":
             sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
             for (lower, upper), packed in zip(sums, d, strict=True):

@@ -32,7 +32,7 @@ class Batch:
 
 
 def find_batches(actions: Sequence[Action]) -> list[Batch]:
-    """The batches of a block: consecutive, unguarded, none reading what another one writes."""
+    """Return the batches of a block: consecutive, unguarded, none reading what another one writes."""
     found: list[Batch] = []
     run: list[Action] = []
     written: set[Register] = set()
@@ -70,7 +70,7 @@ def _batch(first: int, actions: list[Action]) -> Batch:
 
 
 def _outer(slow: list[Operand], fast: list[Operand]) -> tuple[list[Operand], list[Operand]] | None:
-    """The factors of an outer product whose pairs come in order, ``fast`` changing with each."""
+    """Return the factors of an outer product whose pairs come in order, ``fast`` changing with each."""
     width = next((n for n, o in enumerate(slow) if o is not slow[0]), len(slow))
     if len(slow) % width or width == 1:
         return None

@@ -101,14 +101,14 @@ class _State:
 
 
 def held_registers(blocks: Iterable[Block]) -> set[Register]:
-    """All registers that products have as sums or as A."""
+    """Return all registers that products have as sums or as A."""
     return {
         r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums + a.flight.factors
     }
 
 
 def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
-    """The registers of products that are used too early or without a fence, on any way through a program."""
+    """Return the registers of products that are used too early or without a fence, on any way through a program."""
     held = held_registers(blocks)
     if not held:
         return []
@@ -186,7 +186,7 @@ class _Walk:
         state.flights.update(dict.fromkeys(product.sums, _Flight(0, i, product.sums)))
 
     def _other(self, i: Instruction, used: Iterable[Register], written: Iterable[Register]) -> Iterator[Finding]:
-        """An instruction that is no product: reads of A alone are harmless."""
+        """Add an instruction that is no product: reads of A alone are harmless."""
         state, changed = self.state, [r for r in written if r in self.held]
         touched = [*changed, *(r for r in used if r in self.sums)]
         for register in touched:

@@ -13,7 +13,7 @@ from matmill.emulator.program.table import registers
 
 
 def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
-    """For each register the set of positions at which it must keep its row, as bits."""
+    """Return for each register the set of positions at which it must keep its row, as bits."""
     live_in, live_out = live_sets(blocks, [block.end.successors() for block in blocks])
     ranges: dict[Register, int] = {}
     position = 0
@@ -40,7 +40,7 @@ def keep_registers(blocks: Sequence[Block], stack: Register) -> None:
 
 
 def _in_function(block: Block) -> list[int]:
-    """The blocks of the same function that may come next."""
+    """Return the blocks of the same function that may come next."""
     end = block.end
     if end.kind in {"call", "return"}:
         return [end.next] if end.next >= 0 else []
@@ -48,7 +48,7 @@ def _in_function(block: Block) -> list[int]:
 
 
 def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
-    """The registers that a call of the function at a block may write, those of its own calls included."""
+    """Return the registers that a call of the function at a block may write, those of its own calls included."""
     found: set[Register] = set()
     seen = {first}
     waiting = [first]
@@ -65,7 +65,7 @@ def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
 def live_sets(
     blocks: Sequence[Block], successors: Sequence[Sequence[int]]
 ) -> tuple[list[set[Register]], list[set[Register]]]:
-    """The registers whose values are still used before each block and after it, if ``successors`` may come next."""
+    """Give registers whose values are still used before each block and after it, if ``successors`` may come next."""
     live_in: list[set[Register]] = [set() for _ in blocks]
     upward, killed = [], []
     for block in blocks:
@@ -118,7 +118,7 @@ class _BlockRanges:
         self.last[register] = self.position
 
     def _define(self, register: Register, at: int) -> None:
-        """A new value from position ``at`` on; the old one lived to its last use."""
+        """Begin a new value at position ``at``; the old one lived to its last use."""
         if register in self.began:
             first = self.began[register]
             self._extend(register, first, max(first, self.last.get(register, first)))

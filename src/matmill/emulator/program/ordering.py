@@ -36,7 +36,10 @@ class Ordering:
 
 
 def access_ordering(i: Instruction) -> Ordering | None:
-    """How strong an access is; None for a weak one. Atomics are relaxed and of scope ``.gpu`` unless they say more."""
+    """Say how strong an access is; None for a weak one.
+
+    Atomics are relaxed and of scope ``.gpu`` unless they say more.
+    """
     stated = {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}.intersection(i.modifiers)
     if not stated and i.name not in {"atom", "red"}:
         return None
@@ -50,7 +53,7 @@ def access_ordering(i: Instruction) -> Ordering | None:
 
 
 def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
-    """Plain loads whose value a compare-and-swap compares, itself or after moves.
+    """Find the plain loads whose value a compare-and-swap compares, itself or after moves.
 
     They begin the loops around ``atomicCAS`` that the CUDA C++ programming guide shows ("Atomic Functions"). Whatever
     value such a load finds, the compare-and-swap tests it, so that they order memory as a relaxed load does.
@@ -75,7 +78,7 @@ def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction
 
 
 def fence_ordering(i: Instruction) -> Ordering | None:
-    """What a ``fence`` or ``membar`` (which is a fence.sc) orders; None where it orders nothing here."""
+    """Return what a ``fence`` or ``membar`` (which is a fence.sc) orders; None where it orders nothing here."""
     if any(m.startswith(_APART) for m in i.modifiers):
         return None
     m = Modifiers(i)
@@ -96,7 +99,7 @@ def fence_ordering(i: Instruction) -> Ordering | None:
 
 
 def orders_memory(i: Instruction) -> bool:
-    """Whether an instruction releases or acquires anything, or is a fence that does."""
+    """Tell whether an instruction releases or acquires anything, or is a fence that does."""
     if i.name in {"fence", "membar"}:
         return fence_ordering(i) is not None
     if i.name not in {"ld", "st", "atom", "red"}:

@@ -19,7 +19,7 @@ _Origin: TypeAlias = "Variable | Literal['number', 'other'] | None"
 
 
 def arrays_of_accesses(blocks: Iterable[Block]) -> dict[Instruction, Variable]:
-    """The shared or local variable that each memory instruction accesses, where its address has one origin.
+    """Return the shared or local variable that each memory instruction accesses, where its address has one origin.
 
     Of instructions with two addresses (``cp.async``) the first one counts.
     """
@@ -57,7 +57,7 @@ def _origin(operand: Operand, known: dict[Register, _Origin]) -> _Origin:
 
 
 def _result(action: Action, known: dict[Register, _Origin]) -> _Origin:
-    """What an action computes, as far as its sources are known."""
+    """Return what an action computes, as far as its sources are known."""
     i = action.instruction
     if _address(i) is not None:
         return "number"
@@ -89,14 +89,14 @@ def _sum(a: _Origin, b: _Origin) -> _Origin:
 
 
 def _mixed(sources: list[_Origin]) -> _Origin:
-    """The result of other arithmetic: a number if it is made of numbers alone."""
+    """Return the result of other arithmetic: a number if it is made of numbers alone."""
     if any(source is None for source in sources):
         return None
     return "number" if all(source == "number" for source in sources) else "other"
 
 
 def _either(a: _Origin, b: _Origin) -> _Origin:
-    """What a register holds that is written in two ways."""
+    """Return what a register holds that is written in two ways."""
     if a is None or a is b:
         return b
     return a if b is None else "other"

@@ -22,7 +22,7 @@ _FILE_OF_SIZE = {0: "p", 1: "16", 2: "16", 4: "32", 8: "64"}
 
 
 def file_of(register: Register) -> str:
-    """The register file that holds a register: predicates, 16, 32 or 64 bits."""
+    """Return the register file that holds a register: predicates, 16, 32 or 64 bits."""
     return _FILE_OF_SIZE[TYPE_BYTES[register.type]]
 
 
@@ -36,7 +36,7 @@ class Layout:
 
 
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
-    """Rows for all registers of a program."""
+    """Return rows for all registers of a program."""
     ranges = live_ranges(blocks)
     # A product in flight reads and writes its registers whenever it acts, so no other register may share their rows.
     always = (1 << max((r.bit_length() for r in ranges.values()), default=0)) - 1
@@ -95,7 +95,7 @@ class _RowAllocator:
         self._take(file, row, register)
 
     def _take_run(self, run: Sequence[Register], wanted: int | None = None) -> None:
-        """Consecutive rows for registers of one file, at ``wanted`` if they fit there."""
+        """Take consecutive rows for registers of one file, at ``wanted`` if they fit there."""
         file = file_of(run[0])
         starts = ([] if wanted is None else [wanted]) + list(range(len(self.busy[file]) + 1))
         for start in starts:
@@ -105,14 +105,14 @@ class _RowAllocator:
                 return
 
     def together(self, operands: Sequence[Operand]) -> None:
-        """Consecutive rows for the results of one instruction, if none has a row yet."""
+        """Take consecutive rows for the results of one instruction, if none has a row yet."""
         run = registers(operands)
         fresh = all(r not in self.rows for r in run) and len({file_of(r) for r in run}) == 1
         if len(run) > 1 and len(set(run)) == len(run) and fresh:
             self._take_run(run)
 
     def batch(self, batch: Batch) -> None:
-        """Consecutive rows for a batch's addends, and the same ones for its sums where the addends die."""
+        """Take consecutive rows for a batch's addends, and the same ones for its sums where the addends die."""
         for run, wanted in ((batch.addends, None), (batch.sums, batch.addends)):
             plain = registers(run)
             if len(plain) != len(run) or len(set(plain)) != len(plain) or any(r in self.rows for r in plain):

@@ -33,11 +33,11 @@ _KNOWN = _VARYING | _RESERVED | set(CONSTANTS)
 
 
 def is_known(name: str) -> bool:
-    """Whether the emulator has a special register of this name."""
+    """Tell whether the emulator has a special register of this name."""
     base, _, axis = name.partition(".")
     return name in CLOCKS or (base in _KNOWN and axis in {"", "x", "y", "z"})
 
 
 def reserved_bytes(names: Iterable[str]) -> int:
-    """The bytes that each block's shared memory begins with for the system, where code asks for them by ``names``."""
+    """Give bytes that each block's shared memory begins with for the system, where code asks for them by ``names``."""
     return 0 if _RESERVED.isdisjoint(names) else RESERVED_SHARED

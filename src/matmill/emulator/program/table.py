@@ -109,7 +109,7 @@ def instructions(*names: str, operands: tuple[int, ...] = ()) -> Callable[[Decod
 
 
 def decode(instruction: Instruction) -> Action:
-    """The action of an instruction; raises ``EmulationError`` naming it where there is none."""
+    """Return the action of an instruction; raises ``EmulationError`` naming it where there is none."""
     decoder = TABLE.get(instruction.name)
     if decoder is None:
         raise instruction.unsupported("unknown opcode")
@@ -131,14 +131,14 @@ class Modifiers:
         self.left = [m for m in instruction.modifiers if m not in ignored]
 
     def flag(self, name: str) -> bool:
-        """Whether ``name`` is there."""
+        """Tell whether ``name`` is there."""
         if name in self.left:
             self.left.remove(name)
             return True
         return False
 
     def pick(self, names: Iterable[str], default: str = "") -> str:
-        """The first modifier that is one of ``names``."""
+        """Return the first modifier that is one of ``names``."""
         for modifier in self.left:
             if modifier in names:
                 self.left.remove(modifier)
@@ -146,14 +146,14 @@ class Modifiers:
         return default
 
     def need(self, *names: str) -> str:
-        """The first modifier that is one of ``names``, which must be there."""
+        """Return the first modifier that is one of ``names``, which must be there."""
         found = self.pick(names)
         if not found:
             raise self.instruction.unsupported("none of ." + ", .".join(names))
         return found
 
     def type(self, *allowed: str) -> str:
-        """The first modifier that is a type (and, where given, one of ``allowed``)."""
+        """Return the first modifier that is a type (and, where given, one of ``allowed``)."""
         for modifier in self.left:
             if modifier in TYPE_BYTES:
                 if allowed and modifier not in allowed:
@@ -178,7 +178,7 @@ def computed(
     in_place: bool = False,
     group: str = "",
 ) -> Action:
-    """An action that only computes; operands are given with their kinds."""
+    """Return an action that only computes; operands are given with their kinds."""
     return Action(
         instruction,
         tuple(Value(o, k) for o, k in sources),
@@ -191,7 +191,7 @@ def computed(
 
 
 def register_kind(operand: Operand, kind: str) -> str:
-    """``kind`` widened to the register's own width: loads and conversions may fill a wider register."""
+    """Return ``kind`` widened to the register's own width: loads and conversions may fill a wider register."""
     size = TYPE_BYTES[operand.type] if isinstance(operand, Register) else 0
     if int(kind[1]) < size <= _WIDEST:
         return f"{kind[0] if kind[0] in 'iu' else 'u'}{size}"
@@ -199,10 +199,10 @@ def register_kind(operand: Operand, kind: str) -> str:
 
 
 def scalars(operand: Operand) -> tuple[Operand, ...]:
-    """The items of a vector operand, or the operand itself."""
+    """Return the items of a vector operand, or the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def registers(operands: Iterable[Operand]) -> list[Register]:
-    """The plain registers among operands."""
+    """Return the plain registers among operands."""
     return [o for o in operands if isinstance(o, Register)]

@@ -68,16 +68,16 @@ class Program:
     compared: frozenset[Instruction]
 
     def shared_end(self, dynamic: int) -> int:
-        """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
+        """Say where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
         return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.reserved_shared + self.static_shared
 
     def bounds(self, variable: Variable, dynamic: int) -> tuple[int, int]:
-        """Where a shared or local variable begins and ends in its state space."""
+        """Say where a shared or local variable begins and ends in its state space."""
         start = self.offsets[variable]
         return start, self.shared_end(dynamic) if variable.extern else start + variable.size
 
     def describe(self, space: str, address: int, dynamic: int) -> str:
-        """An address in shared, local or parameter memory for messages."""
+        """Return an address in shared, local or parameter memory for messages."""
         end = {"shared": self.shared_end(dynamic), "local": self.local_bytes, "param": self.parameter_bytes}[space]
         for variable, offset in (self.parameters if space == "param" else self.offsets).items():
             if variable.space == space and offset <= address < min(offset + variable.size or end, end):
@@ -86,14 +86,14 @@ class Program:
         return f"byte {address - base} of {end - base} B of {space} memory"
 
     def element(self, variable: Variable, offset: int) -> str:
-        """The element of a variable at a byte offset, where its extents are known, else the offset itself."""
+        """Return the element of a variable at a byte offset, where its extents are known, else the offset itself."""
         itemsize, shape = self.shapes.get(variable.name, (0, ()))
         if itemsize:
             return element_at(variable.spelled, offset, itemsize, shape)
         return f"{variable.spelled} + {offset} B"
 
     def touched_rows(self, block: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
-        """The rows of each register file that a block needs, and those that it changes."""
+        """Return the rows of each register file that a block needs, and those that it changes."""
         needs: dict[str, set[int]] = {}
         changes: dict[str, set[int]] = {}
         for action in self.blocks[block].actions:
@@ -111,12 +111,12 @@ class Program:
         return arrays(needs), arrays(changes)
 
     def index_of(self, instruction: Instruction) -> int:
-        """The number of an instruction of this program."""
+        """Return the number of an instruction of this program."""
         return self.numbers[instruction]
 
 
 def translate(module: Module, name: str) -> Program:
-    """The program of the entry ``name``; kept in the module for later launches.
+    """Return the program of the entry ``name``; kept in the module for later launches.
 
     Raises ``ArgumentError`` for an unknown entry and ``EmulationError`` for instructions that the emulator lacks.
     """
@@ -188,19 +188,19 @@ def _translate(module: Module, entry: Function) -> Program:
 
 
 def _may_depend_on_order(i: Instruction) -> bool:
-    """Whether what an instruction does may depend on the order of blocks: strong accesses, and malloc."""
+    """Tell whether what an instruction does may depend on the order of blocks: strong accesses, and malloc."""
     return i.name == "malloc" or (i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None)
 
 
 def _is_asynchronous(i: Instruction) -> bool:
-    """Whether an instruction is of mbarriers, clusters or units that access memory on their own."""
+    """Tell whether an instruction is of mbarriers, clusters or units that access memory on their own."""
     if i.name in {"mbarrier", "wgmma", "mapa"}:
         return True
     return i.name in {"cp", "barrier"} and not {"bulk", "cluster", "mbarrier"}.isdisjoint(i.modifiers)
 
 
 def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:
-    """Offsets for variables one after another; returns the end."""
+    """Assign offsets to variables one after another; return the end."""
     for variable in variables:
         start = -(-start // variable.align) * variable.align
         offsets[variable] = start
@@ -230,7 +230,7 @@ def _tally(block: Block) -> list[tuple[str, int]]:
 
 
 def _executes_at_end(block: Block) -> bool:
-    """Whether the end of a block is an instruction, rather than a wait for an instruction of the next block."""
+    """Tell whether the end of a block is an instruction, rather than a wait for an instruction of the next block."""
     return block.end.kind != "wait" or block.end.action is not None
 
 

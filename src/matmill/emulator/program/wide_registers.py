@@ -14,7 +14,7 @@ class WideRegisters:
         self._halves: dict[Register, Vector] = {}
 
     def split(self, s: Instruction) -> list[Instruction]:
-        """The instructions on halves that stand for one on ``.b128``; itself if it is none."""
+        """Return the instructions on halves that stand for one on ``.b128``; itself if it is none."""
         if s.modifiers[-1:] != ("b128",):
             return [s]
         operands = tuple(o if isinstance(o, Address) else self._pair(s, o) for o in s.operands)

@@ -156,7 +156,7 @@ class RaceDetector:
     def repeated_read(
         self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int
     ) -> RepeatedRead | None:
-        """What checks a plain read of shared memory, which :meth:`access` has checked, quickly when it is repeated.
+        """Return a check of a plain read of shared memory that :meth:`access` has checked: quick when it is repeated.
 
         Arguments as of :meth:`access`. None where only :meth:`access` can tell.
         """

@@ -139,11 +139,11 @@ class Counters(LineCounts):
     matrix_flops: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """The counts by name."""
+        """Return the counts by name."""
         return dataclasses.asdict(self)
 
     def nsight_names(self) -> dict[str, int]:
-        """The counts that Nsight Compute also has, under its metric names (``.sum``)."""
+        """Return the counts that Nsight Compute also has, under its metric names (``.sum``)."""
         thread = "smsp__sass_thread_inst_executed_op_{0}_pred_on"
         return {
             # The hardware counts what cp.async reads among the loads.

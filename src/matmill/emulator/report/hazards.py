@@ -145,13 +145,13 @@ _WANTED = {
 
 
 def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
-    """The error for a fatal hazard of ``kind`` at ``instruction``."""
+    """Return the error for a fatal hazard of ``kind`` at ``instruction``."""
     wanted, fix = _WANTED[kind]
     return KernelFault(_hazard(kind, message, instruction), wanted=wanted, fix=fix)
 
 
 def _hazard(kind: str, message: str, instruction: Instruction) -> Hazard:
-    """A hazard at the user's own line; where the code is a header's, that is said behind."""
+    """Return a hazard at the user's own line; where the code is a header's, that is said behind."""
     inlined = f" (inlined from {instruction.within})" if instruction.within else ""
     return Hazard(kind, message + inlined, instruction.location, instruction.text)
 
@@ -168,7 +168,7 @@ class HazardLog:
             self._found[kind, key] = _hazard(kind, message, instruction)
 
     def has(self, kind: str, key: object) -> bool:
-        """Whether a hazard of this kind and key is known."""
+        """Tell whether a hazard of this kind and key is known."""
         return (kind, key) in self._found
 
     def merge(self, other: HazardLog) -> None:
@@ -178,5 +178,5 @@ class HazardLog:
                 self._found.setdefault(key, hazard)
 
     def hazards(self) -> tuple[Hazard, ...]:
-        """All hazards, in the order in which they were found."""
+        """Return all hazards, in the order in which they were found."""
         return tuple(self._found.values())

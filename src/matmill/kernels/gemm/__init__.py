@@ -30,7 +30,7 @@ _NARROWEST = 96
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the tile shapes, without and (for few tiles) with split-K.
+    """Return every configuration worth considering: the tile shapes, without and (for few tiles) with split-K.
 
     There is only one where the precision is not this kernel's, so that the reason is given once.
     """
@@ -46,7 +46,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
-    """Numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle than fewer.
+    """List the slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle than fewer.
 
     Where tiles are more than half of the SMs, one wave has no room for two slices of each, but two waves may have room
     for three: 80 tiles take 132 SMs as long as one tile, and 240 thirds of them two thirds of that. Slices that would
@@ -70,7 +70,10 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
 
 
 def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """:func:`space`; none for products of few outputs and a long k: the inner kernel takes all but the widest."""
+    """Return :func:`space`.
+
+    None for products of few outputs and a long k: the inner kernel takes all but the widest.
+    """
     return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 
 

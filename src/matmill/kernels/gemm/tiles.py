@@ -15,7 +15,9 @@ from matmill.problem import Gemm
 
 
 def shared_bytes(config: Config, dtype: DType) -> int:
-    """Dynamic shared memory of a block in bytes: the pipeline's stages, or the slices' sums where they need more.
+    """Return dynamic shared memory of a block in bytes.
+
+    The pipeline's stages, or the slices' sums where they need more.
 
     The device asserts the same number.
     """
@@ -38,7 +40,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
     stages: int = 3,
     blocks_per_sm: int = 1,
 ) -> Config:
-    """A tile shape; :func:`with_vector_widths` adds the copies' constants per problem."""
+    """Return a tile shape; :func:`with_vector_widths` adds the copies' constants per problem."""
     return Config.of(
         BM=bm,
         BN=bn,
@@ -74,7 +76,9 @@ TILES: dict[int, tuple[Config, ...]] = {
 
 
 def with_vector_widths(config: Config, problem: Gemm) -> Config:
-    """``config`` with the constants of each matrix's copies: the dimension that they run along, and the vector width.
+    """Return ``config`` with the constants of each matrix's copies.
+
+    The dimension that they run along, and the vector width.
 
     An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal where that is not
     k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a vector.
@@ -97,23 +101,23 @@ def with_vector_widths(config: Config, problem: Gemm) -> Config:
 
 
 def _along_k(*, outer: int, k: int) -> bool:
-    """Whether neighbouring threads should copy neighbouring elements along k rather than along m or n."""
+    """Tell whether neighbouring threads should copy neighbouring elements along k rather than along m or n."""
     return abs(k) < abs(outer)
 
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
-    """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
+    """Return every config worth considering on ``arch`` where the matrices in ``repack`` are repacked."""
     tiles = () if problem.dtype.itemsize < 4 else TILES[problem.dtype.accumulator.itemsize]
     return tuple(with_vector_widths(config, problem) for config in tiles)
 
 
 def threads(config: Configs) -> Any:
-    """Threads per block."""
+    """Count the threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 
 
 def why_not(problem: Gemm, config: Config) -> str | None:
-    """Why the pipeline cannot compute ``problem`` with ``config``, or None."""
+    """Say why the pipeline cannot compute ``problem`` with ``config``, or None."""
     if problem.dtype.itemsize < 4:
         return f"{problem.dtype.name} is too narrow for copies of single elements, which have at least 4 bytes"
     return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

@@ -31,7 +31,7 @@ _PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "In
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
+    """Return every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
     Where matrices are not aligned, each comes twice: with narrow copies, and with these matrices repacked. Where the
     tensor cores do not take the elements or the precision there is only one, so that the reason is given once. There is

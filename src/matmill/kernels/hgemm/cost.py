@@ -245,7 +245,7 @@ def _l2_bytes(problem: Gemm, config: Configs) -> Any:
 
 
 def _fmas(problem: Gemm, arch: Arch) -> float:
-    """FMAs of an SM's tensor cores per clock, at their full rate.
+    """Count the FMAs of an SM's tensor cores per clock, at their full rate.
 
     That is a power of two. Data sheets use clocks of their own: Hopper's 1.83 GHz, not the boost clock.
     """

@@ -30,7 +30,9 @@ _MOST_REGISTERS = 144
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of a block in bytes: the stages, or the epilogue's staging buffers where they need more.
+    """Return dynamic shared memory of a block in bytes.
+
+    The stages, or the epilogue's staging buffers where they need more.
 
     Only outputs of 16 bits are staged. The device asserts the same number.
 
@@ -47,7 +49,7 @@ def shared_bytes(config: Config, itemsize: int) -> int:
 def tile(
     bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, group: int = 8
 ) -> Config:
-    """A tile shape of 16-bit elements with float32 accumulators.
+    """Return a tile shape of 16-bit elements with float32 accumulators.
 
     :func:`with_vector_widths` adds the copies' constants per problem.
 
@@ -70,7 +72,9 @@ def tile(
 def double_tile(
     bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, mma_k: int = 4
 ) -> Config:
-    """A tile shape of float64, whose mma instructions multiply ``mma_k`` terms: 4, 8 or 16. Otherwise as :func:`tile`.
+    """Return a tile shape of float64, whose mma instructions multiply ``mma_k`` terms: 4, 8 or 16.
+
+    Otherwise as :func:`tile`.
 
     With 8, threads of warp tiles of 64 x 32 take all of their 255 registers and some spill; with 4 they take up to 234.
     """
@@ -133,7 +137,7 @@ _DOUBLE_CAPABILITIES = ((8, 0), (9, 0))
 
 
 def shapes(arch: Arch, dtype: DType = F16) -> tuple[Config, ...]:
-    """The tile shapes for a GPU that fit its shared memory, and its registers without spilling."""
+    """Return the tile shapes for a GPU that fit its shared memory, and its registers without spilling."""
     if dtype is F64:
         return _DOUBLE_HOPPER if arch.capability >= (9, 0) else _DOUBLE_AMPERE
     if arch.capability < (8, 0):
@@ -142,7 +146,7 @@ def shapes(arch: Arch, dtype: DType = F16) -> tuple[Config, ...]:
 
 
 def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why the pipeline cannot multiply the problem's elements on ``arch``, or None.
+    """Say why the pipeline cannot multiply the problem's elements on ``arch``, or None.
 
     That is :func:`why_not_tensor_cores`, and for float64 the compute capabilities whose tensor cores are fast.
     GPUs of compute capability 8.6 and newer have mma.sync on float64 too. Except for Hopper's, it is no faster than
@@ -161,7 +165,9 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
-    """``config`` with the constants of each matrix's copies: which dimension is the tile's row, and the vector width.
+    """Return ``config`` with the constants of each matrix's copies.
+
+    Which dimension is the tile's row, and the vector width.
 
     A tile's row runs along the dimension in which the matrix is contiguous. A copy moves as many elements as the
     alignment of every row and the extent allow, and 8 elements of the matrices in ``repack``. Matrices that are
@@ -191,13 +197,13 @@ def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = 
 
 
 def space(problem: Gemm, arch: Arch, repack: Collection[str] = ()) -> tuple[Config, ...]:
-    """Every config worth considering for ``problem`` on ``arch``, where the matrices in ``repack`` are repacked."""
+    """Return every config worth considering on ``arch`` where the matrices in ``repack`` are repacked."""
     configs = (with_vector_widths(config, problem, repack) for config in shapes(arch, problem.dtype))
     return tuple(config for config in configs if problem.dtype is F64 or _fits_registers(config))
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
-    """The matrices of 16-bit elements whose copies are narrower than 16 bytes without repacking.
+    """Return the matrices of 16-bit elements whose copies are narrower than 16 bytes without repacking.
 
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 0, F16, a_align=2))
     (('A',), ())
@@ -209,7 +215,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
 
 
 def _fits_registers(config: Config) -> bool:
-    """Whether a thread has registers for its accumulators and for its share of elements that are copied one by one.
+    """Tell whether a thread has registers for its accumulators and its share of elements copied one by one.
 
     Each element needs a register until it has arrived; then two share one.
     """
@@ -218,12 +224,12 @@ def _fits_registers(config: Config) -> bool:
 
 
 def threads(config: Config) -> int:
-    """Threads per block."""
+    """Count the threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * 32
 
 
 def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
-    """FMAs per k of the busiest SM, padding included: less is better.
+    """Count the FMAs per k of the busiest SM, padding included: less is better.
 
     Tiles below 128 x 128 count for more than their size: they read shared memory more often for the same sums.
     """
@@ -234,7 +240,7 @@ def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
+    """Say why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
     reason = why_not_elements(problem, config, arch)
     if reason is not None:
         return reason
@@ -254,7 +260,7 @@ def _stages_bytes(config: Config, itemsize: int) -> int:
 
 
 def _width(stride: int, extent: int, align: int, itemsize: int) -> int:
-    """Elements per copy of rows of ``extent`` elements that start on multiples of ``align`` bytes."""
+    """Count the elements per copy of rows of ``extent`` elements that start on multiples of ``align`` bytes."""
     if stride != 1:
         return 1
     widths = (copied // itemsize for copied in _COPIES if copied >= itemsize)

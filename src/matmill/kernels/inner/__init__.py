@@ -81,7 +81,7 @@ _PARAMETERS = Parameters.of(
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of the partial sums; a single block writes D of a plain problem itself."""
+    """Count the bytes of the partial sums; a single block writes D of a plain problem itself."""
     if not leaves_partials(problem, config):
         return 0
     return padded_bytes(problem, config) if config["LAST_BLOCK"] else partials_bytes(problem, config)
@@ -130,7 +130,7 @@ INNER: Kernel[Gemm] = Kernel(
 
 
 def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """``kernel`` for a k that comes piece by piece: it adds one piece's sums to the totals at D.
+    """Return ``kernel`` for a k that comes piece by piece: it adds one piece's sums to the totals at D.
 
     D is a packed array of m x n sums in the accumulator's type, which start as zeros. alpha, beta and C are not read.
     """
@@ -138,7 +138,7 @@ def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """The launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
+    """Return the launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
     reduce = REDUCE_TOTALS
 
     def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:

@@ -322,14 +322,14 @@ def _mma_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
 
 
 def _mma_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:
-    """Seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
+    """Return seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
     name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
     made = FRAGMENTS[problem.dtype.itemsize]
     return 2 * made.parts * MMA_OUTPUTS * mma_tiles(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
 
 
 def _code(config: Config, products: float) -> float:
-    """FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``simt.cuh``."""
+    """Count the FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``simt.cuh``."""
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
@@ -341,7 +341,7 @@ def _code(config: Config, products: float) -> float:
 
 
 def _last_block_steps(problem: Gemm, config: Config) -> int:
-    """Loads of a thread of the last block that wait for each other, as in ``last_block.cuh``."""
+    """Count the loads in flight of a thread of the last block where ``ways`` share an output (``last_block.cuh``)."""
     bs = config["BS"]
     vectors, lanes = last_block(config, problem.dtype.accumulator.itemsize)
     ways = bs // lanes
@@ -349,7 +349,7 @@ def _last_block_steps(problem: Gemm, config: Config) -> int:
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
-    """A cache line over the runs that are read at a time where k is contiguous, times the share of such rows."""
+    """Return a cache line over the runs that are read at a time where k is contiguous, times the share of such rows."""
     extents = {"E": problem.m, "F": 0 if problem.gram else problem.n}
     along = sum(count for name, count in extents.items() if k_contiguous(config, name))
     return along / sum(extents.values()) * _CACHE_LINE / _run(problem, config)
@@ -370,7 +370,7 @@ def _held(problem: Gemm, config: Config) -> float:
 
 
 def _run(problem: Gemm, config: Config) -> int:
-    """Bytes of a contiguous run along k that are read at a time."""
+    """Count the bytes of a contiguous run along k that are read at a time."""
     pieces = _LANES // min(config["S"], _LANES)
     return (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
 

@@ -77,7 +77,7 @@ _ALIGNED, _NARROW = 8, 64
 
 
 def mma_configs(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
-    """The configurations worth considering, without a grid; ``layouts`` are those of E and F."""
+    """Yield the configurations worth considering, without a grid; ``layouts`` are those of E and F."""
     if why_not_tensor_cores(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, layouts):
         return
     if not all(_copies(one, problem.dtype.itemsize) for one in layouts):
@@ -105,7 +105,7 @@ def _of_tiles(
 
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
-    """Why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
+    """Say why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
     if problem.dtype is F32_IN_F64:
         return f"no tensor core multiplies {problem.dtype.name}"
     if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
@@ -116,7 +116,7 @@ def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
 
 
 def _bound(problem: Gemm, arch: Arch) -> bool:
-    """Whether FMAs take long enough, compared with memory."""
+    """Tell whether FMAs take long enough, compared with memory."""
     rows = problem.m if problem.gram else problem.m + problem.n
     outputs = problem.m * problem.n * (0.5 if problem.gram else 1.0)
     if problem.dtype.wider is not None:
@@ -126,20 +126,20 @@ def _bound(problem: Gemm, arch: Arch) -> bool:
 
 
 def _tiled(problem: Gemm, layouts: tuple[Layout, Layout]) -> bool:
-    """Whether the 16-bit kernel's tiles are as fast: for wide, aligned matrices with k not contiguous."""
+    """Tell whether the 16-bit kernel's tiles are as fast: for wide, aligned matrices with k not contiguous."""
     transposed = not all(one.along_k for one in layouts)
     aligned = min(problem.a_align, problem.b_align) >= _ALIGNED
     return problem.dtype.wider is not None and transposed and aligned and min(problem.m, problem.n) > _NARROW
 
 
 def _side_by_side(problem: Gemm, layouts: tuple[Layout, Layout]) -> int:
-    """Columns of F that a lane loads together: pairs of 16-bit columns, where k is not contiguous."""
+    """Count the columns of F that a lane loads together: pairs of 16-bit columns, where k is not contiguous."""
     _, f = layouts
     return 2 if problem.dtype.wider is not None and not f.along_k and f.extent % 2 == 0 else 1
 
 
 def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
-    """The warp tiles of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
+    """Yield the warp tiles of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
     side_by_side = _side_by_side(problem, layouts)
     e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in layouts)
@@ -176,13 +176,13 @@ def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterato
 
 
 def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
-    """Whether a block may have the tile's warps, and the fewest warps of an SM have enough registers."""
+    """Tell whether a block may have the tile's warps, and the fewest warps of an SM have enough registers."""
     warps, needed = tile["S"] // _WARP, _registers(tile, problem.dtype.itemsize)
     return warps <= _MOST_WARPS and needed <= _most_registers(arch, min(_counts(warps)))
 
 
 def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -> list[int]:
-    """Rows or columns per lane where ``takers`` warps share ``count``: enough to cover them, or with a small remainder.
+    """Count the rows or columns per lane where ``takers`` warps share ``count``, with the smallest remainder.
 
     None where fewer warps have the same tiles.
 
@@ -198,12 +198,15 @@ def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -
 
 
 def _warps(down: int, across: int, *, gram: bool) -> int:
-    """Warps of a group: a Gram matrix has tiles on and above the diagonal only."""
+    """Count the warps of a group: a Gram matrix has tiles on and above the diagonal only."""
     return down * (down + 1) // 2 if gram else down * across
 
 
 def _burden(tile: Config, dtype: str, made: Fragments) -> float:
-    """Cycles of the busiest scheduler for a fragment's k's of a group's warps: it has 3 of 12 warps, and 3 of 10."""
+    """Count the cycles of the busiest scheduler for a fragment's k's of a group's warps.
+
+    It has 3 of 12 warps, and 3 of 10.
+    """
     cycles = []
     for diagonal in (False, True):
         slots, instructions = mma_slots(tile, made, diagonal=diagonal), made.parts * mma_tiles(tile, diagonal=diagonal)
@@ -217,12 +220,14 @@ def _burden(tile: Config, dtype: str, made: Fragments) -> float:
 
 
 def _counts(own: int) -> list[int]:
-    """Warps of an SM, in whole groups of ``own``."""
+    """Return warps of an SM, in whole groups of ``own``."""
     return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
 
 
 def _registers(tile: Config, size: int) -> int:
-    """Registers of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
+    """Count the registers of a thread.
+
+    Sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
 
     16-bit numbers that are loaded one by one need a register each until they are paired. Unaligned ones need a word
     more than they fill, and their offset.
@@ -247,7 +252,7 @@ def _registers(tile: Config, size: int) -> int:
 
 
 def _ways(problem: Gemm, layouts: tuple[Layout, Layout]) -> Iterator[tuple[dict[str, int], int]]:
-    """The ways to copy the matrices, without groups, each with the k's that a lane loads at once."""
+    """Yield the ways to copy the matrices, without groups, each with the k's that a lane loads at once."""
     size = problem.dtype.itemsize
     e_ways, f_ways = (_copies(one, size) for one in layouts)
     # Both from where they start, or shifted whatever can be.
@@ -258,7 +263,7 @@ def _ways(problem: Gemm, layouts: tuple[Layout, Layout]) -> Iterator[tuple[dict[
 
 
 def _copies(layout: Layout, size: int) -> list[tuple[int, int]]:
-    """Mode and width of copies of one matrix: from where its rows start, and in whole vectors."""
+    """Return mode and width of copies of one matrix: from where its rows start, and in whole vectors."""
     full, width = VECTOR_BYTES // size, layout.width
     if layout.along_k:
         ways = [(ALONG_K, width)] + ([(SHIFTED, full)] if layout.shifts and width < full else [])
@@ -269,7 +274,7 @@ def _copies(layout: Layout, size: int) -> list[tuple[int, int]]:
 
 
 def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
-    """The numbers of k's that a lane may load at once."""
+    """Return the numbers of k's that a lane may load at once."""
     if size == ELEMENT_BYTES:
         return (4, 8)
     if SHIFTED in modes:
@@ -279,7 +284,7 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
 
 
 def _read(problem: Gemm, tile: Config) -> Config:
-    """``tile`` with the rows (or columns) of a load: one where k is contiguous, else as many as a vector holds."""
+    """Give ``tile`` with the rows (or columns) of a load: one where k is contiguous, else as many as a vector holds."""
     counts: dict[str, tuple[int, ...]] = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
     if problem.gram:  # both are read from E's stage
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
@@ -292,7 +297,7 @@ def _read(problem: Gemm, tile: Config) -> Config:
 
 
 def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iterator[Config]:
-    """``read`` with groups, stages and blocks."""
+    """Yield ``read`` with groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
     own = read["S"] // _WARP
@@ -323,7 +328,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
 
 
 def _least_run(config: Config, size: int) -> int:
-    """The fewest bytes of a contiguous run in a stage, where k is contiguous.
+    """Return the fewest bytes of a contiguous run in a stage, where k is contiguous.
 
     Twice as many where runs start inside sectors, and for k-groups, which load theirs at different times: with runs of
     64 bytes they took 1.5 times as long.
@@ -334,18 +339,18 @@ def _least_run(config: Config, size: int) -> int:
 
 
 def _most_registers(arch: Arch, warps: int, blocks: int = 1) -> int:
-    """The most registers of a thread where so many warps, in so many blocks, share an SM's schedulers."""
+    """Return the most registers of a thread where so many warps, in so many blocks, share an SM's schedulers."""
     each = blocks * ceil_div(warps // blocks, SCHEDULERS)
     return min(255, arch.registers_per_sm // SCHEDULERS // (_WARP * each) // 8 * 8)
 
 
 def _step(config: Config) -> int:
-    """The k's that a group multiplies at a time."""
+    """Return the k's that a group multiplies at a time."""
     return 4 * config["V"] * (2 if config["V"] == 1 else 1)
 
 
 def why_not_mma(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why a block cannot multiply with ``config`` on the tensor cores of ``arch``, or None."""
+    """Say why a block cannot multiply with ``config`` on the tensor cores of ``arch``, or None."""
     return why_not_tensor_cores(problem, arch) or _why_not_warps(problem, config) or _why_not_stages(problem, config)
 
 

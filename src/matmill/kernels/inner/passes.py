@@ -34,29 +34,29 @@ _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 
 def k_groups(config: Config) -> int:
-    """The k-groups of a block, each with stages of its own (``kernels/inner/k_groups.cuh``)."""
+    """Return the k-groups of a block, each with stages of its own (``kernels/inner/k_groups.cuh``)."""
     return config["U"] if config["MMA"] else 1
 
 
 def groups(config: Config) -> int:
-    """Groups of S threads in a block, each with its own k's."""
+    """Return groups of S threads in a block, each with its own k's."""
     return config["BS"] // config["S"]
 
 
 def outputs_of(config: Config) -> int:
-    """Sums of a thread: on tensor cores 4 for each 16 x 8 outputs of its warp."""
+    """Return sums of a thread: on tensor cores 4 for each 16 x 8 outputs of its warp."""
     if not config["MMA"]:
         return config["TM"] * config["TN"]
     return 4 * mma_tiles(config, diagonal=triangle(config))
 
 
 def triangle(config: Config) -> bool:
-    """Whether one thread, or on tensor cores one warp, has a whole Gram matrix, of which it sums only one half."""
+    """Tell whether one thread, or on tensor cores one warp, has a whole Gram matrix, of which it sums only one half."""
     return config["GRAM"] == 1 and config["DOWN"] == 1
 
 
 def remainder(config: Config) -> tuple[int, int]:
-    """The most remainder rows of E and columns of F of a warp, outside the MMA tiles (``remainder.cuh``)."""
+    """Return the most remainder rows of E and columns of F of a warp, outside the MMA tiles (``remainder.cuh``)."""
     if not config["MMA"]:
         return 0, 0
     rows = config["M"] - 8 * config["TM"] * config["DOWN"]
@@ -65,13 +65,15 @@ def remainder(config: Config) -> tuple[int, int]:
 
 
 def remainder_sums(config: Config) -> int:
-    """Sums of a lane of the :func:`remainder`'s rows and columns, with its tile's and with each other."""
+    """Return sums of a lane of the :func:`remainder`'s rows and columns, with its tile's and with each other."""
     rows, columns = remainder(config)
     return config["TM"] * columns + config["TN"] * rows + rows * columns
 
 
 def mma_tiles(config: Config, *, diagonal: bool) -> int:
-    """MMA tiles of 16 x 8 outputs in a warp's tile; on a Gram matrix's diagonal, those on and above the diagonal.
+    """Return MMA tiles of 16 x 8 outputs in a warp's tile.
+
+    On a Gram matrix's diagonal, those on and above the diagonal.
 
     >>> mma_tiles(Config.of(TM=8, TN=8), diagonal=True), mma_tiles(Config.of(TM=8, TN=8), diagonal=False)
     (20, 32)
@@ -81,7 +83,7 @@ def mma_tiles(config: Config, *, diagonal: bool) -> int:
 
 
 def on_diagonal(config: Config, made: Fragments) -> list[bool]:
-    """For each warp of a group on tensor cores, whether it has half a tile, on a Gram matrix's diagonal.
+    """Return for each warp of a group on tensor cores, whether it has half a tile, on a Gram matrix's diagonal.
 
     Such warps are spread over the schedulers, to which warps are assigned round-robin (``MmaMainloop::tile_of``).
 
@@ -94,7 +96,7 @@ def on_diagonal(config: Config, made: Fragments) -> list[bool]:
 
 
 def width_of(config: Config, name: str, extent: int, size: int) -> int:
-    """Elements that a thread loads at once from a stage of matrix ``name``, of ``extent`` rows or columns."""
+    """Count the elements that a thread loads at once from a stage of matrix ``name``, of ``extent`` rows or columns."""
     mode = config[f"{name}_MODE"]
     if by_word(config, name):
         return _WORD // size
@@ -106,12 +108,12 @@ def width_of(config: Config, name: str, extent: int, size: int) -> int:
 
 
 def by_word(config: Config, name: str) -> bool:
-    """Whether lanes load unaligned 16-bit numbers by the words that hold them (``fragments.cuh``)."""
+    """Tell whether lanes load unaligned 16-bit numbers by the words that hold them (``fragments.cuh``)."""
     return config[f"{name}_MODE"] == SHIFTED and config["V"] > 1
 
 
 def k_contiguous(config: Config, name: str) -> bool:
-    """Whether k is contiguous in matrix ``name``, aligned or not."""
+    """Tell whether k is contiguous in matrix ``name``, aligned or not."""
     return config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
 
 
@@ -143,7 +145,7 @@ def mma_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float =
 
 
 def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> float:
-    """The cost of the busiest scheduler's share of ``warps``, where a whole tile costs ``whole`` and half one ``half``.
+    """Return the cost of the busiest scheduler's ``warps``, where a whole tile costs ``whole`` and half one ``half``.
 
     Warps come in groups; ``diagonal`` (:func:`on_diagonal`) says which warps of a group have half a tile.
     """
@@ -152,7 +154,7 @@ def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> floa
 
 
 def packed(config: Config) -> bool:
-    """Whether a block has so many outputs that it reorders its sums before it writes them (``packed_sums.cuh``).
+    """Tell whether a block has so many outputs that it reorders its sums before it writes them (``packed_sums.cuh``).
 
     Only with tensor cores shared memory is reserved for that; other configs of so many outputs usually have it.
     """
@@ -160,7 +162,7 @@ def packed(config: Config) -> bool:
 
 
 def last_block(config: Config, itemsize: int) -> tuple[int, int]:
-    """Vectors of a block's sums, and threads side by side with which the last block reads them (``last_block.cuh``).
+    """Count the vectors of a block's sums, and the threads side by side that read them (``last_block.cuh``).
 
     ``itemsize`` is that of a sum, in bytes.
     """
@@ -170,7 +172,7 @@ def last_block(config: Config, itemsize: int) -> tuple[int, int]:
 
 
 def at_once(ways: int, threads: int, blocks: int) -> int:
-    """Loads of a thread of the last block in flight where ``ways`` threads share an output (``last_block.cuh``).
+    """Count the loads in flight of a thread of the last block where ``ways`` share an output (``last_block.cuh``).
 
     A block has ``threads`` threads, an SM ``blocks`` blocks.
 
@@ -201,7 +203,7 @@ class Reads:
 
     @classmethod
     def of(cls, config: Config, name: str, problem: Gemm) -> Reads:
-        """The loads of ``problem``'s E or F."""
+        """Return the loads of ``problem``'s E or F."""
         first, extent = name == "E" or problem.gram, problem.m if name == "E" else problem.n
         stride, size = problem.a_row_col[0] if first else problem.b_row_col[1], problem.dtype.itemsize
         late = stride % (VECTOR_BYTES // size) if by_word(config, name) else None
@@ -223,7 +225,7 @@ class Reads:
         return 1 / self.width + (0 if self.late is None else 1 / self.v)
 
     def passes(self, pitch: int) -> float:
-        """Passes of one such load of a warp where rows (or k's) are ``pitch`` elements apart."""
+        """Return passes of one such load of a warp where rows (or k's) are ``pitch`` elements apart."""
         taker, group = (pitch, self.v) if self.along_k else (self.group, self.v * pitch)
         apart = (taker * self.size, group * self.size, self.width * self.size)
         if self.mma:
@@ -233,7 +235,7 @@ class Reads:
 
 @cache
 def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int, int]) -> float:
-    """Passes of a warp, on average.
+    """Return passes of a warp, on average.
 
     ``apart`` is in bytes: from one thread's rows to the next thread's, from one group of S threads to the next, and of
     a load.
@@ -252,7 +254,9 @@ def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int,
 
 @cache
 def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], late: int = 0) -> int:
-    """Passes of a warp with ``lanes`` as (taker, group); each row starts ``late`` bytes later than the one before.
+    """Return passes of a warp with ``lanes`` as (taker, group).
+
+    Each row starts ``late`` bytes later than the one before.
 
     >>> [_passes_of(_FRAGMENT, (2 * pitch, 16, 4), late=2) for pitch in (264, 272, 288)]
     [2, 2, 1]
@@ -273,7 +277,7 @@ def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], 
 
 
 def tile_of(s: int, down: int, across: int, threads: int, gram: int) -> tuple[int, int]:
-    """Tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh has it.
+    """Return tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh has it.
 
     >>> [tile_of(s, 3, 3, 8, 1) for s in range(6)]
     [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]

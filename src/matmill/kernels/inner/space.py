@@ -50,7 +50,7 @@ _MOST_PIECES, _MOST_COPIES = 8, 32
 
 
 def layouts(problem: Gemm) -> tuple[Layout, Layout]:
-    """The layouts of E and F."""
+    """Return the layouts of E and F."""
     e_row, e_k = problem.a_row_col
     f_k, f_column = problem.b_row_col
     size = problem.dtype.itemsize
@@ -62,7 +62,7 @@ def layouts(problem: Gemm) -> tuple[Layout, Layout]:
 
 
 def _layout(extent: int, strides: tuple[int, int, int], aligns: tuple[int, int], size: int) -> Layout:
-    """The layout by (row, k, batch) strides and (every, first) row alignments; F's columns count as rows."""
+    """Return the layout by (row, k, batch) strides and (every, first) row alignments; F's columns count as rows."""
     row_stride, k_stride, batch_stride = strides
     align, start = aligns
     if k_stride == 1:
@@ -78,7 +78,7 @@ def _layout(extent: int, strides: tuple[int, int, int], aligns: tuple[int, int],
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
+    """Return every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
     if not (problem.m <= NARROW and problem.n <= NARROW):
         return ()
     if why_not_precision(problem, promotes=True) is not None:  # one, so that the reason is given once
@@ -92,7 +92,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:
-    """The configurations worth considering, without a grid."""
+    """Yield the configurations worth considering, without a grid."""
     e, f = layouts(problem)
     for tile in _tiles(problem):
         staged = tuple(_staged(problem, arch, tile, e, f))
@@ -104,7 +104,7 @@ def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:
 
 
 def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """:func:`space` where k is long, or no other kernel takes the element type.
+    """Return :func:`space` where k is long, or no other kernel takes the element type.
 
     This kernel is compiled for every m and n. The tiled kernels are not, and are as fast where k is short; the one for
     16-bit types needs tensor cores.
@@ -114,7 +114,7 @@ def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _tiles(problem: Gemm) -> Iterator[Config]:
-    """Tiles of a thread and how many threads share a k: the largest few that fit in registers."""
+    """Yield tiles of a thread and how many threads share a k: the largest few that fit in registers."""
     m, n, gram = problem.m, problem.n, problem.gram
     size = problem.dtype.accumulator.itemsize // 4
     powers = [1 << i for i in range(8)]
@@ -158,14 +158,17 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 
 
 def _scattered(config: Config, problem: Gemm) -> bool:
-    """Whether a warp reads less than a cache line of each of many rows: 128 of them take twice as long as staged."""
+    """Tell whether a warp reads less than a cache line of each of many rows.
+
+    128 of them take twice as long as staged.
+    """
     run = max(1, _WARP // config["S"]) * config["V"] * problem.dtype.itemsize
     many = {"E": problem.m, "F": 0 if problem.gram else problem.n}
     return run < _CACHE_LINE and any(n > _MANY and config[f"{name}_MODE"] == ALONG_K for name, n in many.items())
 
 
 def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
-    """The numbers of k's that a thread may take at a time where it loads straight into registers."""
+    """Return the numbers of k's that a thread may take at a time where it loads straight into registers."""
     along = {layout.width for layout in (e, f) if layout.along_k}
     # As many as a load along k takes, so that neighbouring threads read neighbouring bytes.
     lengths = {min(along, default=1)}
@@ -175,7 +178,7 @@ def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
 
 
 def _read_as(name: str, layout: Layout, takers: int, count: int, v: int) -> dict[str, int]:
-    """Mode, width and group of loads into registers of a thread that takes ``count`` rows (columns) and ``v`` k's."""
+    """List mode, width and group of the loads into registers of a thread's ``count`` rows (columns) and ``v`` k's."""
     if layout.along_k:
         mode, width, group = ALONG_K, min(v, layout.width), 1
     elif _packed(layout, takers):
@@ -187,7 +190,7 @@ def _read_as(name: str, layout: Layout, takers: int, count: int, v: int) -> dict
 
 
 def _registers(elements: int, width: int, size: int) -> int:
-    """Registers for ``elements`` that are loaded ``width`` at a time: at least one per load."""
+    """Count the registers for ``elements`` that are loaded ``width`` at a time: at least one per load."""
     return ceil_div(elements, width) * ceil_div(width * size, 4)
 
 
@@ -196,7 +199,7 @@ def _packed(layout: Layout, takers: int) -> bool:
 
 
 def _copied_as(name: str, layout: Layout, count: int, size: int) -> list[dict[str, int]]:
-    """Mode, width and group of copies to stages from which a thread takes ``count`` rows (columns), every legal way."""
+    """List mode, width and group of the copies to stages of which a thread takes ``count`` rows or columns."""
     full = VECTOR_BYTES // size
     mode, width = layout.mode, layout.width
     if mode == PACKED and width >= full and layout.extent in {full << i for i in range(6)}:
@@ -224,7 +227,7 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 
 
 def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
-    """``read``, which says how threads read from stages, with its stages."""
+    """Yield ``read``, which says how threads read from stages, with its stages."""
     size, v = problem.dtype.itemsize, read["V"]
     loaded = _registers(read["TM"] * v, width_of(read, "E", problem.m, size), size)
     loaded += 0 if triangle(read) else _registers(read["TN"] * v, width_of(read, "F", problem.n, size), size)
@@ -256,7 +259,7 @@ def _worth_a_stage(config: Config, problem: Gemm) -> bool:
 
 
 def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
-    """``config`` with its shared memory, and with as many blocks per SM as that and registers allow."""
+    """Return ``config`` with its shared memory, and with as many blocks per SM as that and registers allow."""
     config = with_stages(config, problem)
     registers = min(255, _needed(config, problem) + loaded)
     by_registers = arch.registers_per_sm // (-(-registers // 8) * 8 * config["BS"])
@@ -266,7 +269,7 @@ def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
 
 
 def _needed(tile: Config, problem: Gemm) -> int:
-    """Registers of a thread besides what it has loaded: sums, one k of widened 16-bit numbers, addresses."""
+    """Count the registers of a thread besides what it has loaded: sums, one k of widened 16-bit numbers, addresses."""
     sums = tile["TM"] * (tile["TM"] + 1) // 2 if triangle(tile) else tile["TM"] * tile["TN"]
     words = problem.dtype.accumulator.itemsize // 4
     widened = tile["TM"] + tile["TN"] if problem.dtype.wider is not None else 0
@@ -274,7 +277,7 @@ def _needed(tile: Config, problem: Gemm) -> int:
 
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
-    """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
+    """Yield blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
 
     One or two per SM may be faster than as many as fit: too many bytes in flight slow memory down. Configurations for
     tensor cores are sized to avoid that, so they use all blocks where k is long.
@@ -290,7 +293,7 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
 
 
 def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
-    """What may add the partial sums: the last block (1) or a second launch (0)."""
+    """Return what may add the partial sums: the last block (1) or a second launch (0)."""
     sums = padded_bytes(problem, config)
     if config["SPLIT_K"] == 1 or sums > MOST_ADDED_BY_ONE or needs_epilogue(problem):
         return (0,)
@@ -298,12 +301,12 @@ def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
 
 
 def block_terms(config: Config) -> int:
-    """The k's that a block takes at a time."""
+    """Return the k's that a block takes at a time."""
     return config["BK"] * k_groups(config) or config["V"] * config["BS"] // config["S"]
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why the constants do not fit the problem, or None."""
+    """Say why the constants do not fit the problem, or None."""
     checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
     reason = why_not_precision(problem, promotes=True) or next(
         filter(None, (check(problem, config) for check in checks)), None

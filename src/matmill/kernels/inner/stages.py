@@ -58,7 +58,7 @@ class Layout:
 
 
 def with_stages(config: Config, problem: Gemm) -> Config:
-    """``config`` with the pitches of its stages and the shared memory for them and for the block's reduction."""
+    """Return ``config`` with the pitches of its stages and the shared memory for them and for the block's reduction."""
     size = problem.dtype.itemsize
     e_pitch = _pitch(config, "E", problem)
     f_pitch = e_pitch if problem.gram else _pitch(config, "F", problem)
@@ -73,12 +73,12 @@ def with_stages(config: Config, problem: Gemm) -> Config:
 
 
 def _elements(config: Config, name: str, extent: int) -> int:
-    """Elements of one matrix in one stage."""
+    """Count the elements of one matrix in one stage."""
     return (extent if k_contiguous(config, name) else config["BK"]) * config[f"{name}_PITCH"]
 
 
 def _pitch(config: Config, name: str, problem: Gemm) -> int:
-    """Elements of a stage from one row or column (or k) to the next; 0 where there are no stages."""
+    """Count the elements of a stage from one row or column (or k) to the next; 0 where there are no stages."""
     if not config["BK"]:
         return 0
     mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // problem.dtype.itemsize
@@ -92,7 +92,7 @@ def _pitch(config: Config, name: str, problem: Gemm) -> int:
 
 
 def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
-    """For the sums of a block's groups, of all at once if ``available`` bytes hold them (``block_reduce.cuh``)."""
+    """Count the bytes of the groups' sums, of all at once if ``available`` bytes hold them (``block_reduce.cuh``)."""
     outputs, s, bs = outputs_of(config), config["S"], config["BS"]
     if _LANES // 2 % s == 0:
         alike = _LANES // s
@@ -102,14 +102,14 @@ def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
 
 
 def _remainder_bytes(config: Config, itemsize: int) -> int:
-    """For the remainder's sums, of warps that share outputs (``kernels/inner/remainder.cuh``)."""
+    """Count the bytes of the remainder's sums, of warps that share outputs (``kernels/inner/remainder.cuh``)."""
     rows, columns = remainder(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
 
 
 def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
-    """For the block's sums in whole rows, after ``sums`` bytes of the groups' sums (``packed_sums.cuh``).
+    """Count the bytes of the block's sums in whole rows, after ``sums`` bytes of the groups' (``packed_sums.cuh``).
 
     Reserved for tensor cores alone: GPUs without have less shared memory.
     """
@@ -120,7 +120,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
-    """For the last block's reduction of all partial sums (``kernels/splitk/last_block.cuh``)."""
+    """Count the bytes of the last block's reduction of all partial sums (``kernels/splitk/last_block.cuh``)."""
     vectors, lanes = last_block(config, itemsize)
     ways = config["BS"] // lanes
     slices = config["BS"] // _LANES if vectors <= _IN_WARP else ways

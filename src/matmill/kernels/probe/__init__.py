@@ -20,15 +20,15 @@ _UNUSED = Pointer("unused", 0)
 
 
 def buffers(read: Pointer = _UNUSED, written: Pointer = _UNUSED) -> GemmOperands:
-    """The operands of a kernel that reads one buffer and writes another."""
+    """Return the operands of a kernel that reads one buffer and writes another."""
     return GemmOperands(a=read, b=_UNUSED, c=_UNUSED, d=written)
 
 
 def per_lane(dtype: DType, first: float, second: float) -> NDArray[Any]:
-    """What kernels of plain arithmetic read: 32 times ``first`` and 32 times ``second``, one of each per lane."""
+    """Give what kernels of plain arithmetic read: 32 times ``first`` and 32 times ``second``, one of each per lane."""
     return np.repeat(np.array([first, second], dtype.numpy), 32)
 
 
 def lengths(kernel: Kernel[P]) -> tuple[Kernel[P], Kernel[P]]:
-    """The kernel with the ``LENGTH`` of its config and with twice that: what one does more is ``LENGTH`` per trip."""
+    """Give kernel with the ``LENGTH`` of its config and with twice that: what one does more is ``LENGTH`` per trip."""
     return kernel, kernel.with_config(kernel.config.replace(LENGTH=2 * kernel.config["LENGTH"]))

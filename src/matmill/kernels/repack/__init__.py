@@ -26,7 +26,7 @@ MOST_REPACKED = 2**32
 
 
 def repacked_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of the repacked copies.
+    """Count the bytes of the repacked copies.
 
     >>> from matmill.dtypes import F16
     >>> from matmill.kernels.hgemm.tiles import LARGEST, with_vector_widths
@@ -38,7 +38,7 @@ def repacked_bytes(problem: Gemm, config: Config) -> int:
 
 
 def why_not_repack(problem: Gemm, config: Config) -> str | None:
-    """Why the matrices that the config repacks cannot be repacked, or None."""
+    """Say why the matrices that the config repacks cannot be repacked, or None."""
     if not repacked(config):
         return None
     if problem.k == 0:
@@ -48,12 +48,12 @@ def why_not_repack(problem: Gemm, config: Config) -> str | None:
 
 
 def workspace_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of the workspace: partial sums and copies."""
+    """Count the bytes of the workspace: partial sums and copies."""
     return sum(_sizes(problem, config).values())
 
 
 def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
-    """The problem and operands that the product gets: copies in place of the matrices that are repacked.
+    """Return the problem and operands that the product gets: copies in place of the matrices that are repacked.
 
     The workspace among the operands is that of the partial sums, or None.
     """
@@ -78,18 +78,18 @@ def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm
 
 
 def _shared(problem: Gemm, config: Config) -> bool:
-    """Whether A and B share one copy."""
+    """Tell whether A and B share one copy."""
     return problem.gram and len(repacked(config)) == 2 and config["A_K_INNER"] == config["B_K_INNER"]
 
 
 def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
-    """The copies that are made, by name."""
+    """Return the copies that are made, by name."""
     names = [name for name in repacked(config) if name == "A" or not _shared(problem, config)]
     return {name: repacked_matrix(problem, config, name) for name in names}
 
 
 def _sizes(problem: Gemm, config: Config) -> dict[str, int]:
-    """Bytes of the workspace's parts, rounded up to the alignment of the next."""
+    """Return bytes of the workspace's parts, rounded up to the alignment of the next."""
     copies = _copies(problem, config)
     nbytes = {name: copies[name].nbytes if name in copies else 0 for name in "AB"}
     parts = {"sums": split_bytes(problem, config), **nbytes}

@@ -15,7 +15,7 @@ _CACHE_LINE, LONG_RUN = 128, 1024
 
 
 def repacked(config: Config) -> tuple[str, ...]:
-    """The matrices that ``config`` repacks; none where it has no such constants.
+    """Return the matrices that ``config`` repacks; none where it has no such constants.
 
     >>> from matmill.kernels.hgemm.tiles import LARGEST
     >>> repacked(LARGEST.launched(REPACK_A=0, REPACK_B=1))
@@ -71,12 +71,12 @@ class RepackedMatrix:
         return self.count * self.runs * self.pitch * self.itemsize
 
     def strides(self, *, outer_first: bool) -> tuple[int, int]:
-        """(row, column) strides of the copy, whose runs are rows where ``outer_first``, else columns."""
+        """Return (row, column) strides of the copy, whose runs are rows where ``outer_first``, else columns."""
         return (self.pitch, 1) if outer_first else (1, self.pitch)
 
 
 def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
-    """The aligned copy of matrix ``name``, whose runs are the tile's rows.
+    """Return the aligned copy of matrix ``name``, whose runs are the tile's rows.
 
     >>> from matmill.dtypes import F16
     >>> from matmill.kernels.hgemm.tiles import LARGEST, with_vector_widths

@@ -24,12 +24,14 @@ _WORTH = 0.5
 
 
 def same_rows(m: int, n: int, v: int) -> bool:
-    """Whether no vector of D spans two matrices, and rows end at the same elements of every vector."""
+    """Tell whether no vector of D spans two matrices, and rows end at the same elements of every vector."""
     return n % v == 0 or (v % n == 0 and m % (v // n) == 0)
 
 
 def steady(m: int, n: int, v: int, every: int) -> bool:
-    """Whether every vector of D has its elements at the same distances in shared memory. The device computes the same.
+    """Tell whether every vector of D has its elements at the same distances in shared memory.
+
+    The device computes the same.
 
     ``v`` is the number of elements in a vector. Otherwise the device computes an offset for each element.
 
@@ -43,7 +45,7 @@ def steady(m: int, n: int, v: int, every: int) -> bool:
 
 
 def wavefronts(m: int, n: int, itemsize: int, vectors: int, every_padding: tuple[int, int]) -> float:
-    """Wavefronts of one read by a warp (half a warp for 8 bytes), on average over a chunk of ``vectors``.
+    """Return wavefronts of one read by a warp (half a warp for 8 bytes), on average over a chunk of ``vectors``.
 
     ``every_padding`` is (``every``, ``padding``). Lanes that read the same word share a wavefront.
     """
@@ -64,7 +66,7 @@ def wavefronts(m: int, n: int, itemsize: int, vectors: int, every_padding: tuple
 
 @lru_cache(maxsize=256)
 def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[int, int]:
-    """``every`` and ``padding`` for a chunk of ``vectors`` of D, in at most ``most_bytes`` of shared memory.
+    """Return ``every`` and ``padding`` for a chunk of ``vectors`` of D, in at most ``most_bytes`` of shared memory.
 
     Where vectors can be :func:`steady`, only padding that keeps them so is considered.
 

@@ -10,7 +10,7 @@ from matmill.problem import Gemm
 
 
 def exchanged(problem: Gemm) -> Gemm:
-    """The problem of D's transpose: B's transpose times A's.
+    """Return the problem of D's transpose: B's transpose times A's.
 
     >>> from matmill.dtypes import F16
     >>> other = exchanged(Gemm(2, 3, 4, F16, a_align=8))
@@ -41,12 +41,12 @@ def exchanged(problem: Gemm) -> Gemm:
 
 
 def as_launched(problem: Gemm, config: Config) -> Gemm:
-    """The problem as the kernel computes it."""
+    """Return the problem as the kernel computes it."""
     return exchanged(problem) if config["EXCHANGED"] else problem
 
 
 def as_bound(operands: GemmOperands, config: Config) -> GemmOperands:
-    """The operands of :func:`as_launched`."""
+    """Return the operands of :func:`as_launched`."""
     if not config["EXCHANGED"]:
         return operands
     return replace(operands, a=operands.b, b=operands.a, a_first=operands.b_first, b_first=operands.a_first)

@@ -27,7 +27,7 @@ def work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
 
 
 def why_not_extents(problem: Gemm) -> str | None:
-    """Which extent is too long for 32-bit counters, or None.
+    """Say which extent is too long for 32-bit counters, or None.
 
     >>> why_not_extents(Gemm(m=8, n=2**31, k=8))
     'n = 2147483648 > 2147482624'
@@ -37,7 +37,7 @@ def why_not_extents(problem: Gemm) -> str | None:
 
 
 def why_not_vector_widths(config: Config, widest: Config) -> str | None:
-    """Which copies are wider than those of ``widest``, which are all that strides and alignment allow, or None."""
+    """Say which copies are wider than those of ``widest``, which are all that strides and alignment allow, or None."""
     for name in ("A_VEC", "B_VEC", "D_VEC"):
         if config[name] > widest[name]:
             return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
@@ -66,7 +66,7 @@ STRIDED = Parameters.of(
 
 
 def strided_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | float]:
-    """The values of :data:`STRIDED`."""
+    """Return the values of :data:`STRIDED`."""
     a_batch, b_batch, _, _ = problem.batch_strides
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     return {

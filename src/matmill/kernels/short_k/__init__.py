@@ -101,7 +101,9 @@ _PARAMETERS = Parameters.of(
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: work tiles, with one and two stages, by the rows and columns of a thread.
+    """Return every configuration worth considering.
+
+    Work tiles, with one and two stages, by the rows and columns of a thread.
 
     Where the elements or the precision are not this kernel's there is one, so that the reason is given once. There is
     none where another kernel is meant for the problem: a long k, none at all, or few outputs and a k that is
@@ -116,7 +118,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:
-    """Blocks that are resident on all SMs: persistent ones."""
+    """Count the blocks that are resident on all SMs: persistent ones."""
     shared = arch.shared_per_sm // (staging(problem, config).nbytes + arch.shared_reserved)
     return arch.sms * max(1, min(config["BLOCKS_PER_SM"], shared))
 
@@ -146,7 +148,7 @@ def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
 
 
 def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
-    """Products, rows and columns."""
+    """Yield products, rows and columns."""
     m, n, size = problem.m, problem.n, problem.dtype.itemsize
     if problem.batch > 1 and max(m, n) <= _WHOLE:
         one = max(1, (m + n) * problem.k * size)

@@ -152,7 +152,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 
 def _copies(own: Staging, config: Config) -> float:
-    """Copies of a work tile; those of a B that stays are its block's share."""
+    """Return copies of a work tile; those of a B that stays are its block's share."""
     a, b = own.sides
     again = config["BLOCKS"] / max(own.work_tiles, config["BLOCKS"]) if config["KEEP_B"] else 1.0
     return own.a.copies(a) + again * own.b.copies(b)

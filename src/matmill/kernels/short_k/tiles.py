@@ -21,7 +21,7 @@ MOST_COPIES = 2**16 - 1
 
 
 def magic(divisor: int) -> int:
-    """What ``Divisor`` multiplies numbers below 2**16 by, in 32 bits; 0 for 1.
+    """Return what ``Divisor`` multiplies numbers below 2**16 by, in 32 bits; 0 for 1.
 
     >>> all(n * magic(d) >> 32 == n // d for d in (2, 17, 100, 65535, 65536, 10**6) for n in (0, 1, 99, 100, 65535))
     True
@@ -125,7 +125,7 @@ class Part:
 
     @classmethod
     def of(cls, side: Side, *, by_runs: bool) -> Part:
-        """Copies of 16 bytes where they can be: of each run, else of all as one unless ``by_runs``."""
+        """Return copies of 16 bytes where they can be: of each run, else of all as one unless ``by_runs``."""
         vector = side.vector
         one_run = not by_runs and side.width < vector and side.one_run
         width = vector if one_run else side.width
@@ -139,7 +139,7 @@ class Part:
         return cls(side.k_inner, one_run, start, width, pitch, product, side.runs, copies, elements)
 
     def constants(self, name: str, side: Side, tile: int) -> dict[str, int]:
-        """Those that the device code depends on; ``tile`` is a thread's rows or columns."""
+        """Return those that the device code depends on; ``tile`` is a thread's rows or columns."""
         aligned = gcd(self.start_multiple, self.pitch, self.product)
         if side.size == 2:  # whole vectors, or pairs along k in one word
             pairs = self.k_inner and aligned % 2 == 0
@@ -156,7 +156,7 @@ class Part:
         }
 
     def copies(self, side: Side) -> int:
-        """Copies of a work tile."""
+        """Return copies of a work tile."""
         total = side.products * side.runs * side.length
         return ceil_div(total, self.width) if self.one_run else side.products * side.runs * self.run_copies
 
@@ -182,12 +182,12 @@ class Shape:
 
 
 def keeps_b(problem: Gemm, bn: int) -> bool:
-    """Whether all work tiles have the same B."""
+    """Tell whether all work tiles have the same B."""
     return bn >= problem.n and (problem.batch == 1 or problem.batch_strides[1] == 0)
 
 
 def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[Side, Side]:
-    """What a work tile needs of A, and of B."""
+    """Return what a work tile needs of A, and of B."""
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
     size, base = problem.dtype.itemsize, problem.base_align or 1
@@ -200,7 +200,7 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[Side, Side]:
 
 
 def _d_one_run(problem: Gemm, shape: Shape) -> bool:
-    """Whether the outputs of a work tile are contiguous in D, in every work tile, and D starts on 16 bytes."""
+    """Tell whether the outputs of a work tile are contiguous in D, in every work tile, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
     m, n = problem.m, problem.n
     rows = (n == d_row or m == 1) and (d_column == 1 or n == 1) and shape.bn >= n
@@ -211,14 +211,14 @@ def _d_one_run(problem: Gemm, shape: Shape) -> bool:
 
 
 def _d_shifted(problem: Gemm, shape: Shape) -> bool:
-    """Whether not all work tiles of one run of D start on 16 bytes."""
+    """Tell whether not all work tiles of one run of D start on 16 bytes."""
     batch = problem.batch_strides[3] if problem.batch > shape.group else 0
     steps = (batch * shape.group, problem.d_row_col[0] * shape.bm * (shape.bm < problem.m))
     return any(step * problem.d_dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
 def _d_width(problem: Gemm, most: int, columns: int) -> int:
-    """The most elements of a row of D, at most ``most``, that are stored at once where a tile has ``columns``."""
+    """Give the most elements of a row of D, at most ``most``, that are stored at once where a tile has ``columns``."""
     if problem.d_row_col[1] != 1:
         return 1
     width, size = most, problem.d_dtype.itemsize
@@ -228,7 +228,7 @@ def _d_width(problem: Gemm, most: int, columns: int) -> int:
 
 
 def configured(shape: Shape, problem: Gemm) -> Config:
-    """The constants of a work tile for a problem."""
+    """Return the constants of a work tile for a problem."""
     a, b = sides(problem, shape.group, shape.bm, shape.bn)
     constants = {
         **Part.of(a, by_runs=shape.by_runs).constants("A", a, shape.tm),
@@ -263,12 +263,15 @@ def configured(shape: Shape, problem: Gemm) -> Config:
 
 
 def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
-    """Whether threads read A or B in 16 bytes: of 16-bit elements, whose fragments are pairs, they do not."""
+    """Tell whether threads read A or B in 16 bytes: of 16-bit elements, whose fragments are pairs, they do not."""
     return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
 
 
 def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
-    """Threads, or warps, down and across a product's part of a work tile; even numbers where they read ``vectors``."""
+    """Return threads, or warps, down and across a product's part of a work tile.
+
+    Even numbers where they read ``vectors``.
+    """
     down, across = ceil_div(shape.bm, shape.tm), ceil_div(shape.bn, shape.tn)
     if vectors and min(down, across) > 1 and max(down, across) > 2:
         return down + down % 2, across + across % 2
@@ -276,14 +279,14 @@ def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
 
 
 def columns_at_once(dtype: DType, constants: dict[str, int]) -> int:
-    """Neighbouring columns of D that a thread computes: those of a pair of mma sums, or of a vector of B."""
+    """Return neighbouring columns of D that a thread computes: those of a pair of mma sums, or of a vector of B."""
     if dtype.itemsize == 2:
         return 2
     return 1 if constants["B_K_INNER"] else constants["B_VEC"]
 
 
 def shape_of(config: Config) -> Shape:
-    """The work tile of a configuration."""
+    """Return the work tile of a configuration."""
     return Shape(
         group=config["PRODUCTS"],
         bm=config["BM"],
@@ -321,7 +324,7 @@ class Staging:
 
 @lru_cache(maxsize=4096)
 def staging(problem: Gemm, config: Config) -> Staging:
-    """How a configuration's work tiles stand in shared memory."""
+    """Say how a configuration's work tiles stand in shared memory."""
     group, bm, bn = config["PRODUCTS"], config["BM"], config["BN"]
     own = sides(problem, group, bm, bn)
     a, b = (Part.of(side, by_runs=bool(config["BY_RUNS"])) for side in own)

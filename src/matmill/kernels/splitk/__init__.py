@@ -35,23 +35,23 @@ Needed = Callable[[Gemm, Config], bool]
 
 
 def padded_bytes(problem: Gemm, config: Config) -> int:
-    """:func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
+    """Return :func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
     own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
     return config["SPLIT_K"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
 
 
 def sums_bytes(problem: Gemm, _config: Configs) -> int:
-    """Bytes of one sum per output of the batch."""
+    """Count the bytes of one sum per output of the batch."""
     return problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
 
 
 def partials_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of one sum per output and block."""
+    """Count the bytes of one sum per output and block."""
     return config["SPLIT_K"] * sums_bytes(problem, config)
 
 
 def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
-    """Numbers of split-K slices worth considering where ``blocks`` make D and each SM holds ``per_sm`` of them.
+    """Return numbers of split-K slices worth considering where ``blocks`` make D and each SM holds ``per_sm`` of them.
 
     One; and as many as give every SM one block, or all that it holds at once, but at most ``most``.
 
@@ -64,12 +64,12 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
 
 
 def needs_epilogue(problem: Gemm) -> bool:
-    """Whether D is more than the sums scaled, C added, and rounded to the type of A and B."""
+    """Tell whether D is more than the sums scaled, C added, and rounded to the type of A and B."""
     return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
 
 
 def leaves_partials(problem: Gemm, config: Configs) -> Any:
-    """Whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
+    """Tell whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
 
     A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``); rungs do not split k. The
     result is a truth value, or an array of them.
@@ -78,7 +78,7 @@ def leaves_partials(problem: Gemm, config: Configs) -> Any:
 
 
 def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
-    """Why a kernel without wgmma does not sum with the precision that was asked for, or None.
+    """Say why a kernel without wgmma does not sum with the precision that was asked for, or None.
 
     ``promotes`` says that it adds few terms of k at a time to its float32 sums, or each by FMA, which is ``"high"``.
 
@@ -92,14 +92,14 @@ def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
 
 
 def why_not_split(problem: Gemm, config: Config) -> str | None:
-    """Why the partial sums of one product are too many for the launch that adds them, or None."""
+    """Say why the partial sums of one product are too many for the launch that adds them, or None."""
     if leaves_partials(problem, config) and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
     return None
 
 
 def split_bytes(problem: Gemm, config: Config) -> int:
-    """:func:`partials_bytes`, or none where the one block of a tile makes D itself."""
+    """Return :func:`partials_bytes`, or none where the one block of a tile makes D itself."""
     return partials_bytes(problem, config) if leaves_partials(problem, config) else 0
 
 
@@ -117,7 +117,10 @@ _REDUCE = Parameters.of(
 
 
 def _of_problem(problem: Gemm) -> dict[str, int]:
-    """The constants of the reduction that depend on the problem; FLOAT32_D: C and D are of 32 bits, A and B of 16."""
+    """Return the constants of the reduction that depend on the problem.
+
+    FLOAT32_D: C and D are of 32 bits, A and B of 16.
+    """
     return {**problem.epilogue.constants, "FLOAT32_D": int(problem.d_dtype is not problem.dtype)}
 
 
@@ -137,7 +140,7 @@ def splitk_reduce(
     mirrored: bool = False,
     needed: Needed | None = None,
 ) -> AuxLaunch[Gemm]:
-    """The launch that makes D of so many partial sums per output, with the epilogue of the problem.
+    """Return the launch that makes D of so many partial sums per output, with the epilogue of the problem.
 
     A block makes ``outputs``, each by ``ways`` threads. ``mirrored`` says that there are no partial sums below the
     diagonal.
@@ -165,7 +168,7 @@ def splitk_reduce(
 
 
 def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
-    """The launch whose blocks make so many outputs, by so many threads each."""
+    """Return the launch whose blocks make so many outputs, by so many threads each."""
 
     def geometry(problem: Gemm, _config: Config) -> Geometry:
         blocks = ceil_div(problem.m * problem.n, outputs)

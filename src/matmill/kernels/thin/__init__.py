@@ -31,7 +31,7 @@ _PARAMETERS = Parameters((*STRIDED.fields, ("p_row", "Index"), ("p_column", "Ind
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the tiles, without and (for few of them) with split-K.
+    """Return every configuration worth considering: the tiles, without and (for few of them) with split-K.
 
     None for products without a short side, with a short k, or with few outputs and a long k, which the inner kernel is
     for. There is only one where the precision is not this kernel's, so that the reason is given once.
@@ -47,7 +47,10 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
-    """Numbers of slices worth considering; those that would have no chunk are left out."""
+    """List the slices worth considering.
+
+    One, those that fill a wave, and those that leave fewer SMs idle than fewer.
+    """
     chunks = ceil_div(launched.k, config["BK"])
     blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch
     found = splits(blocks, chunks // _LEAST_CHUNKS, config["BLOCKS_PER_SM"], arch)

@@ -84,7 +84,7 @@ def explain(
 
 
 def _batch_cycles(problem: Gemm, config: Configs, arch: Arch, c: Constants) -> Any:
-    """Cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
+    """Count the cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
     number = problem.dtype
     schedulers = 4
     lanes = arch.peak(number.accumulator.name) / (2 * arch.sms * arch.boost_hz)

@@ -39,7 +39,7 @@ _CACHE_LINE, _WARP = 128, 32
 
 
 def few(problem: Gemm) -> int:
-    """The columns for which the kernel is compiled: a power of two.
+    """Return the columns for which the kernel is compiled: a power of two.
 
     >>> few(Gemm(m=3, n=5000, k=300)), few(Gemm(m=5000, n=9, k=300))
     (4, 16)
@@ -48,13 +48,13 @@ def few(problem: Gemm) -> int:
 
 
 def along_k(launched: Gemm) -> bool:
-    """Whether A, of a problem with few columns, is read along k rather than along its rows."""
+    """Tell whether A, of a problem with few columns, is read along k rather than along its rows."""
     row, column = launched.a_row_col
     return abs(column) <= abs(row)
 
 
 def vector(launched: Gemm) -> int:
-    """Elements of the widest vectors that A's strides and alignment allow, a power of two.
+    """Count the elements of the widest vectors that A's strides and alignment allow, a power of two.
 
     >>> vector(Gemm(m=404, n=3, k=2156)), vector(Gemm(m=404, n=3, k=2157, a_align=4))
     (4, 1)
@@ -66,7 +66,7 @@ def vector(launched: Gemm) -> int:
 
 
 def _width(launched: Gemm, strides: tuple[int, int], extents: tuple[int, int], align: int) -> int:
-    """Elements of vectors along the first dimension, whose extent they divide."""
+    """Count the elements of vectors along the first dimension, whose extent they divide."""
     size = launched.dtype.itemsize
     inner, outer = strides
     extent, count = extents
@@ -78,7 +78,7 @@ def _width(launched: Gemm, strides: tuple[int, int], extents: tuple[int, int], a
 
 
 def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
-    """The tiles worth considering for a problem with few columns: rows of a lane, and warps that divide k."""
+    """Yield the tiles worth considering for a problem with few columns: rows of a lane, and warps that divide k."""
     size, sums = launched.dtype.itemsize, launched.dtype.accumulator.itemsize
     number, width, by_k = few(launched), vector(launched), int(along_k(launched))
     most_rows = max(1, _MOST_SUMS[by_k] * 4 // (sums * number))
@@ -106,7 +106,7 @@ def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
 
 
 def _rows(number: int) -> tuple[int, ...]:
-    """Rows of a lane worth considering: where columns are many, two or more share a read from shared memory."""
+    """Return rows of a lane worth considering: where columns are many, two or more share a read from shared memory."""
     return (1, 2, 4) if number < MOST_FEW // 2 else (2, 4)
 
 
@@ -116,7 +116,7 @@ def batch(config: Configs) -> Any:
 
 
 def _completed(tile: Config, launched: Gemm, most_bk: int, arch: Arch) -> Config:
-    """``tile`` with its chunks of B, and as many blocks per SM as registers allow."""
+    """Return ``tile`` with its chunks of B, and as many blocks per SM as registers allow."""
     b_row, b_column = launched.b_row_col
     size = launched.dtype.itemsize
     bk = batch(tile)
@@ -130,14 +130,17 @@ def _completed(tile: Config, launched: Gemm, most_bk: int, arch: Arch) -> Config
 
 
 def _b_vector(launched: Gemm) -> int:
-    """Elements of the widest copies of B along k; 16-bit elements are converted one by one."""
+    """Count the elements of the widest copies of B along k; 16-bit elements are converted one by one."""
     if launched.dtype.wider is not None:
         return 1
     return _width(launched, launched.b_row_col, (launched.k, launched.n), launched.b_align)
 
 
 def registers(config: Config, size: int, sums: int) -> int:
-    """An estimate of a thread's registers: sums, two batches of A, one run of it widened, a run of B, and addresses."""
+    """Return an estimate of a thread's registers.
+
+    Sums, two batches of A, one run of it widened, a run of B, and addresses.
+    """
     words = sums // 4
     rows, run = config["ROWS"], config["RUN"]
     wide = run if config["A_ALONG_K"] else rows
@@ -155,7 +158,7 @@ def rows_of_block(config: Configs) -> Any:
 
 
 def why_not_few(problem: Gemm) -> str | None:
-    """Why a product is not one of few rows or columns, or None."""
+    """Say why a product is not one of few rows or columns, or None."""
     side = min(problem.m, problem.n)
     if not 1 <= side <= MOST_FEW:
         return f"{problem.m} x {problem.n} outputs have more than {MOST_FEW} rows and columns, or none"
@@ -163,7 +166,7 @@ def why_not_few(problem: Gemm) -> str | None:
 
 
 def why_not(launched: Gemm, config: Config) -> str | None:
-    """Why the tile cannot compute a problem with few columns, or None."""
+    """Say why the tile cannot compute a problem with few columns, or None."""
     if launched.k > LONGEST - config["BK"]:
         return f"k = {launched.k} > {LONGEST - config['BK']}"
     if config["FEW"] < launched.n:

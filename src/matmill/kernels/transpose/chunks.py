@@ -24,12 +24,12 @@ _NARROW = 2
 
 
 def elements(config: Config) -> int:
-    """Elements of D in a chunk."""
+    """Count the elements of D in a chunk."""
     return config["G"] * config["M"] * config["N"]
 
 
 def transposed_first(problem: Geam, operands: GemmOperands) -> tuple[Geam, GemmOperands]:
-    """The problem and its operands as chunks take them: X is the transposed one."""
+    """Return the problem and its operands as chunks take them: X is the transposed one."""
     if not problem.y_transposed:
         return problem, operands
     a, b, alpha, beta = operands.b, operands.a, operands.beta, operands.alpha
@@ -37,7 +37,9 @@ def transposed_first(problem: Geam, operands: GemmOperands) -> tuple[Geam, GemmO
 
 
 def shared_bytes(vectors: int, every: int, padding: int, stages: int = 2, beside: int = 0) -> int:
-    """Dynamic shared memory of a block in bytes: ``stages`` chunks of X with bank padding. The device asserts the same.
+    """Return dynamic shared memory of a block in bytes: ``stages`` chunks of X with bank padding.
+
+    The device asserts the same.
 
     ``beside`` is how many vectors of Y each stage holds as well.
 
@@ -48,7 +50,7 @@ def shared_bytes(vectors: int, every: int, padding: int, stages: int = 2, beside
 
 
 def assign_threads(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> Config | None:
-    """``config`` with threads for the ``vectors`` of a chunk: the most blocks per SM, then the most threads.
+    """Return ``config`` with threads for the ``vectors`` of a chunk: the most blocks per SM, then the most threads.
 
     ``registers`` gives a thread's registers for a configuration whose THREADS are set. None where nothing fits.
     """
@@ -64,7 +66,7 @@ def assign_threads(config: Config, vectors: int, registers: Callable[[Config], i
 
 
 def chunks_ahead(config: Config, itemsize: int, several: int) -> tuple[int, ...]:
-    """How many chunks a block of ``config`` may load ahead: 0 where it processes only one, and maybe ``several``.
+    """Say how many chunks a block of ``config`` may load ahead: 0 where it processes only one, and maybe ``several``.
 
     Several pay only where each chunk needs the offsets of many elements anew. On an H200 (2026-11-22) blocks with one
     chunk took 0.93 to 1.00 of the time in 50 of 64 problems, and 1.01 to 1.39 times as long in the others: elements of
@@ -75,13 +77,16 @@ def chunks_ahead(config: Config, itemsize: int, several: int) -> tuple[int, ...]
 
 
 def launch(config: Config, chunks: int) -> Geometry:
-    """The launch for so many chunks: one block each, or the blocks that run at once, which take chunks round-robin."""
+    """Give launch for so many chunks: one block each, or the blocks that run at once, which take chunks round-robin."""
     blocks = min(chunks, config["BLOCKS"]) if config["AHEAD"] else chunks
     return Geometry((blocks, 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
 
 
 def one_chunk_registers(config: Config, itemsize: int, *, apart: bool = False) -> int:
-    """Registers of a thread of a block with one chunk; ``apart``: rows or columns of the long side start anywhere."""
+    """Count the registers of a thread of a block with one chunk.
+
+    ``apart``: rows or columns of the long side start anywhere.
+    """
     v = VECTOR_BYTES // itemsize
     made = ceil_div(elements(config), v * config["THREADS"])
     several = 0 if made == 1 or config["STEADY"] else made - 1 + apart
@@ -90,7 +95,7 @@ def one_chunk_registers(config: Config, itemsize: int, *, apart: bool = False) -
 
 
 def gather_registers(itemsize: int, vectors: int) -> int:
-    """Registers of a thread that gathers ``vectors`` from shared memory, besides those of the vectors.
+    """Count the registers of a thread that gathers ``vectors`` from shared memory, besides those of the vectors.
 
     Elements smaller than a register have one each until they are combined.
     """
@@ -98,7 +103,7 @@ def gather_registers(itemsize: int, vectors: int) -> int:
 
 
 def _resident(threads: int, registers: int, shared: int, arch: Arch) -> int:
-    """Blocks that an SM holds at once if its schedulers hold equally many of their warps, or one more or less.
+    """Count the blocks that an SM holds if its schedulers hold equally many of their warps, or one more or less.
 
     The assembler assumes that and spills what does not fit: with 10 blocks of 5 warps a thread has 32 registers.
 

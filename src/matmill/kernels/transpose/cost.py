@@ -166,7 +166,7 @@ class _Work:
 
 
 def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
-    """A tile, which one block processes."""
+    """Return a tile, which one block processes."""
     size, v = problem.dtype.itemsize, config["V"]
     elements = config["BR"] * config["BC"]
     # Transposed tiles have more columns than the block where rows are shifted.
@@ -211,13 +211,13 @@ def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
 
 
 def _whole(problem: Geam, config: Config) -> float:
-    """Share of tiles inside the matrix: in others each vector needs a bounds check."""
+    """Return share of tiles inside the matrix: in others each vector needs a bounds check."""
     across = problem.n // config["BC"] - (reach(config) > 0)  # the first one starts before the first column
     return max(0, across) * (problem.m // config["BR"]) / tiles(problem, config)
 
 
 def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float:
-    """How often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
+    """Say how often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
 
     Vectors of fewer than 16 bytes are not shifted: each row's parts start where the row does. Neighbours that share a
     sector then meet in the L2 cache if the whole problem fits there; if not, memory moves the sector twice.
@@ -230,12 +230,12 @@ def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float
 
 
 def _inside_cache_line(start: int) -> float:
-    """How often a run that starts on a multiple of ``start`` bytes starts inside a cache line, and inside a sector."""
+    """Say how often a run on a multiple of ``start`` bytes starts inside a cache line, and inside a sector."""
     return 1 - start / _LINE + max(0.0, 1 - start / _SECTOR)
 
 
 def _chunk(problem: Geam, config: Config) -> _Work:
-    """A chunk of small matrices or of a slim one: a block's only chunk, or one of many.
+    """Return a chunk of small matrices or of a slim one: a block's only chunk, or one of many.
 
     Each block computes the offsets of a chunk's elements once, if they differ from vector to vector.
     """

@@ -46,7 +46,7 @@ _MOST_SHARED = 7 / 8
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering for ``problem`` on ``arch``.
+    """Return every configuration worth considering for ``problem`` on ``arch``.
 
     Vectors have 16 bytes wherever rows and columns start, or as many as the alignment of all of them allows, if that is
     a word: for elements of 4 and 8 bytes, narrow vectors are cheaper than shifted wide ones. A single small matrix may
@@ -61,7 +61,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 
 
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:
-    """Every tile and launch worth considering for a :func:`layout`."""
+    """Return every tile and launch worth considering for a :func:`layout`."""
     found = []
     v, size = layout["V"], problem.dtype.itemsize
     starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
@@ -93,25 +93,28 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
 
 
 def _copies(config: Config) -> bool:
-    """Whether an operand is copied to shared memory without registers."""
+    """Tell whether an operand is copied to shared memory without registers."""
     return not {config["X_MODE"], config["Y_MODE"]}.isdisjoint({COL_UNALIGNED, ROW_UNALIGNED})
 
 
 def _registers(config: Config, loaded: int) -> float:
-    """Registers of a thread for sm_90a, or a few more, where ``loaded`` registers of loads are in flight."""
+    """Count the registers of a thread for sm_90a, or a few more, where ``loaded`` registers of loads are in flight."""
     if _copies(config):
         return _OTHERS_GATHERED + _EACH_GATHERED * loaded
     return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
 
 
 def _fitting(found: list[Config], name: str, extent: int) -> list[Config]:
-    """Configs whose tile is less than twice as large as ``extent`` in a dimension, or smallest: padding is work."""
+    """Return configs whose tile is less than twice as large as ``extent`` in a dimension, or smallest.
+
+    Padding is work.
+    """
     least = min((config[name] for config in found), default=0)
     return [config for config in found if config[name] < max(least + 1, 2 * extent)]
 
 
 def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:
-    """The constants that follow from the operands' strides and alignments.
+    """Return the constants that follow from the operands' strides and alignments.
 
     Without ``shifted``, vectors are only as wide as the alignment of all rows and columns allows.
     """
@@ -121,7 +124,7 @@ def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:
 
 
 def _layout(problem: Geam, v: int) -> dict[str, int]:
-    """The constants for vectors of ``v`` elements."""
+    """Return the constants for vectors of ``v`` elements."""
     size = problem.dtype.itemsize
     start = max(1, problem.d.align // size)
     x_mode, x_width = _read_as(problem.x, v, size)
@@ -139,18 +142,18 @@ def _layout(problem: Geam, v: int) -> dict[str, int]:
 
 
 def _limiting(problem: Geam) -> list[View]:
-    """The views whose alignment limits the vector width: D, and the transposed operands."""
+    """Return the views whose alignment limits the vector width: D, and the transposed operands."""
     return [problem.d, *(view for view in (problem.x, problem.y) if view is not None and view.transposed)]
 
 
 def _farthest(problem: Geam) -> int:
-    """The longest stride, in elements."""
+    """Return the longest stride, in elements."""
     views = (problem.x, problem.d, *([] if problem.y is None else [problem.y]))
     return max(abs(stride) for view in views for stride in view.strides)
 
 
 def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
-    """Layout and elements per load of one operand."""
+    """Return layout and elements per load of one operand."""
     row, column = view.strides
     if view.transposed:
         if row != 1:
@@ -163,18 +166,18 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
 
 
 def halo(config: Config, itemsize: int) -> int:
-    """Columns of a transposed tile besides the block's own, for rows of D that are shifted left."""
+    """Count the columns of a transposed tile besides the block's own, for rows of D that are shifted left."""
     word = _word(config, itemsize)
     return ceil_div(reach(config), word) * word
 
 
 def _word(config: Config, itemsize: int) -> int:
-    """Elements of a row in one word of shared memory."""
+    """Count the elements of a row in one word of shared memory."""
     return WORD_BYTES // itemsize if itemsize < WORD_BYTES <= config["V"] * itemsize else 1
 
 
 def _loaded(config: Config, itemsize: int) -> int:
-    """Registers of what a thread loads before it stores the first element; each load needs at least one."""
+    """Count the registers of what a thread loads before it stores the first element; each load needs at least one."""
     v, threads, word = config["V"], config["THREADS"], _word(config, itemsize)
     columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
     of_columns = ceil_div(columns // word * (config["BR"] // v), threads) * word * registers
@@ -191,7 +194,7 @@ def _loaded(config: Config, itemsize: int) -> int:
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of a block in bytes: each operand's tile. The device asserts the same."""
+    """Return dynamic shared memory of a block in bytes: each operand's tile. The device asserts the same."""
     return sum(_shared(config, itemsize, config[f"{name}_MODE"]) for name in "XY")
 
 
@@ -207,23 +210,23 @@ def _shared(config: Config, itemsize: int, mode: int) -> int:
 
 
 def _staging_bytes(runs: int, nbytes: int, itemsize: int) -> int:
-    """Shared memory of contiguous runs of ``nbytes`` that start anywhere; see staging.cuh."""
+    """Return shared memory of contiguous runs of ``nbytes`` that start anywhere; see staging.cuh."""
     pitch = (ceil_div(nbytes, VECTOR_BYTES) + 2) * VECTOR_BYTES - itemsize
     return (ceil_div(runs * pitch, VECTOR_BYTES) + 2) * VECTOR_BYTES
 
 
 def reach(config: Config) -> int:
-    """The most elements by which a row's part of a tile is shifted left."""
+    """Return the most elements by which a row's part of a tile is shifted left."""
     return config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
 
 
 def blocks(problem: Geam, config: Config) -> int:
-    """Blocks that process one matrix."""
+    """Count the blocks that process one matrix."""
     return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach(config), config["BC"])
 
 
 def why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
-    """Why the constants do not fit the problem, or None."""
+    """Say why the constants do not fit the problem, or None."""
     if max(problem.m, problem.n) > _LARGEST:
         return f"{problem.m} x {problem.n}: more than {_LARGEST} rows or columns"
     reason = _why_not_loads(problem, config)
@@ -265,7 +268,7 @@ _PARAMETERS = Parameters.of(
 
 
 def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
-    """A kernel of this tile; its constants come from :func:`tiles`."""
+    """Return a kernel of this tile; its constants come from :func:`tiles`."""
     config = Config.of(
         V=4, BR=32, BC=32, THREADS=128, START=4, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=COL, X_WIDTH=4, Y_MODE=ROW,
         Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,

@@ -185,7 +185,7 @@ def _copies(problem: Gemm, config: Any) -> dict[str, RepackedMatrix]:
 
 
 def _straddles(problem: Gemm, config: Configs, name: str) -> Any:
-    """Whether rows of an operand, or of its copy, straddle cache lines: 1 or 0."""
+    """Tell whether rows of an operand, or of its copy, straddle cache lines: 1 or 0."""
 
     def of(one: Any) -> float:
         copy = _copies(problem, one).get(name) or runs(as_launched(problem, one), name)

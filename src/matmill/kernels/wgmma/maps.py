@@ -18,7 +18,7 @@ _BOXES = (64, 32, 16, 8)
 
 
 def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[TensorMap, TensorMap, TensorMap]:
-    """The maps of A, B and D for the problem as it is launched, with repacked operands in place of others.
+    """Return the maps of A, B and D for the problem as it is launched, with repacked operands in place of others.
 
     Where D is not stored by TMA its map is A's, which is valid and not used. Of what a cluster shares each block loads
     a half: of K-major rows, or of the k of MN-major boxes.
@@ -45,7 +45,7 @@ def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
 def _map(
     problem: Gemm, own: Runs, pointer: Pointer, box: tuple[int, int], swizzle: int, *, first: int = 0
 ) -> TensorMap:
-    """One matrix where all products share it. Distances by which no element is reached may be any legal ones."""
+    """Return one matrix where all products share it. Distances by which no element is reached may be any legal ones."""
     itemsize = problem.dtype.itemsize
     count = problem.batch if own.batch_stride else 1
     packed = ceil_div(own.length * itemsize, VECTOR_BYTES) * VECTOR_BYTES

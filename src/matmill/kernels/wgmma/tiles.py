@@ -67,7 +67,7 @@ class Shape:
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
 
     def suits(self, m: int, n: int) -> bool:
-        """Whether a tile is less than twice as wide and less than four times as high as D, or the least there is."""
+        """Tell whether a tile is less than twice as wide and less than four times as high as D, or the least."""
         return (self.bn < 2 * n or self.bn == _LEAST_BN) and (self.bm < 4 * m or self.bm == ROWS)
 
 
@@ -128,7 +128,7 @@ class Runs:
 
 
 def runs(problem: Gemm, name: str) -> Runs:
-    """Matrix ``"A"``, ``"B"`` or ``"D"`` along the dimension in which it is contiguous, or nearly so.
+    """Return matrix ``"A"``, ``"B"`` or ``"D"`` along the dimension in which it is contiguous, or nearly so.
 
     wgmma transposes 16-bit elements alone: of others A and B are taken along k, whatever their strides.
 
@@ -161,7 +161,7 @@ def runs(problem: Gemm, name: str) -> Runs:
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
-    """The operands that TMA cannot read: these must be repacked.
+    """Return the operands that TMA cannot read: these must be repacked.
 
     >>> from matmill.dtypes import F16
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 64, F16))
@@ -171,7 +171,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
 
 
 def straddling(problem: Gemm) -> tuple[str, ...]:
-    """The operands whose rows straddle cache lines, and are long enough that repacked ones do not.
+    """Return the operands whose rows straddle cache lines, and are long enough that repacked ones do not.
 
     Their stages take twice as many requests to L2: on an H200 7880 x 7880 x 7880 takes 1.45 ms repacked and 1.65 as it
     is, and 8192 x 8192 x 8192 1.38.
@@ -192,7 +192,7 @@ def straddling(problem: Gemm) -> tuple[str, ...]:
 def configured(
     shape: Shape, problem: Gemm, arch: Arch, *, swap: bool = False, slices: int = 1, repack: Collection[str] = ()
 ) -> Config:
-    """The constants of a shape for a problem.
+    """Return the constants of a shape for a problem.
 
     ``swap`` exchanges A and B, ``slices`` is the number of split-K slices, ``repack`` names operands that are repacked,
     of the problem as it is launched.
@@ -240,14 +240,16 @@ def configured(
 
 
 def _paired(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
-    """Whether float32 elements of two columns can be stored at once."""
+    """Tell whether float32 elements of two columns can be stored at once."""
     if launched.n % 2:
         return False
     return not swap if partial_sums else d.along_k and d.stride == 1 and d.align >= 8
 
 
 def _group(shape: Shape) -> int:
-    """Rows of tiles of a raster group: blocks that run at the same time then cover about as many rows as columns.
+    """Count the rows of tiles of a raster group.
+
+    Blocks that run at the same time then cover about as many rows as columns.
 
     On an H200 groups of 16 are 1% faster than groups of 8 on 4096 x 4096 x 4096, and 5% slower on 8192 and 16384.
     """
@@ -255,13 +257,13 @@ def _group(shape: Shape) -> int:
 
 
 def _stages(shape: Shape, staged_bytes: int) -> int:
-    """As many stages as fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
+    """Return as many stages as fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
     room = _SHARED - _ALIGN - _shared_bytes(shape, 0, staged_bytes)
     return min(_MOST_STAGES, room // _shared_bytes(shape, 1, 0))
 
 
 def _shared_bytes(shape: Shape, stages: int, staged_bytes: int) -> int:
-    """Bytes of stages, their barriers, and the staging of D. The device asserts the same number."""
+    """Count the bytes of stages, their barriers, and the staging of D. The device asserts the same number."""
     return stages * ((shape.bm + shape.bn) * SPAN + 16) + shape.consumers * ROWS * staged_bytes
 
 
@@ -271,7 +273,7 @@ def cluster_blocks(config: Configs) -> Any:
 
 
 def threads(config: Config) -> int:
-    """Threads per block: a producer warp group and the consumers."""
+    """Count the threads per block: a producer warp group and the consumers."""
     return 128 * (1 + config["CONSUMERS"])
 
 
@@ -281,7 +283,7 @@ def cluster_tiles(m: Any, n: Any, config: Configs) -> Any:
 
 
 def work_tiles(problem: Gemm, config: Config) -> int:
-    """Work tiles of all products and slices, counted in clusters, of the problem as it is launched."""
+    """Count the work tiles of all products and slices, in clusters, of the problem as it is launched."""
     return int(cluster_tiles(problem.m, problem.n, config)) * problem.batch * config["SPLIT_K"]
 
 
@@ -291,7 +293,7 @@ def shared_work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
 
 
 def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
-    """Why Hopper's tensor cores cannot multiply the problem's elements on ``arch``, or None."""
+    """Say why Hopper's tensor cores cannot multiply the problem's elements on ``arch``, or None."""
     if arch.capability[0] != HOPPER[0]:
         return f"wgmma needs compute capability 9.0: {arch.name} has {'.'.join(map(str, arch.capability))}"
     if problem.dtype in _16_BITS:
@@ -304,7 +306,7 @@ def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why the kernel cannot compute ``problem`` with ``config`` on ``arch``, or None."""
+    """Say why the kernel cannot compute ``problem`` with ``config`` on ``arch``, or None."""
     reason = why_not_wgmma(problem, arch) or why_not_extents(problem)
     if reason is not None:
         return reason

@@ -27,7 +27,7 @@ _MOST_SUMS = 128
 
 
 def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """The parameters of every rung, in order."""
+    """Return the parameters of every rung, in order."""
     return (
         operands.a,
         operands.b,
@@ -42,12 +42,12 @@ def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[A
 
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
+    """Return ``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
     return why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"])) or why_not_packed(problem)
 
 
 def why_not_packed(problem: Gemm) -> str | None:
-    """Why the problem is not one product of packed matrices, as the ladder has them, or None."""
+    """Say why the problem is not one product of packed matrices, as the ladder has them, or None."""
     if not problem.plain:
         return "rungs have no bias, activation, other type of D or other precision"
     if problem.batch != 1:
@@ -63,7 +63,7 @@ def why_not_packed(problem: Gemm) -> str | None:
 
 
 def why_not_aligned(problem: Gemm) -> str | None:
-    """Which matrix has rows that do not start on 16 bytes, or None."""
+    """Say which matrix has rows that do not start on 16 bytes, or None."""
     for name, align in (("A", problem.a_align), ("B", problem.b_align), ("D", problem.d_align)):
         if align < VECTOR_BYTES:
             return f"rows of {name} start at multiples of {align} bytes, not of {VECTOR_BYTES}"
@@ -71,7 +71,9 @@ def why_not_aligned(problem: Gemm) -> str | None:
 
 
 def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str | None]:
-    """``why_not_config`` of a rung that takes whole tiles only: sizes in multiples of BM, BN and BK, rows on 16 bytes.
+    """Return ``why_not_config`` of a rung that takes whole tiles only.
+
+    Sizes in multiples of BM, BN and BK, rows on 16 bytes.
 
     ``asynchronous`` says that its idea is cp.async, which Turing does not have.
     """
@@ -89,7 +91,7 @@ def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str |
 
 
 def block_per_tile(problem: Gemm, config: Config) -> Geometry:
-    """One block for each BM x BN tile of D; x runs along columns."""
+    """Return one block for each BM x BN tile of D; x runs along columns."""
     return Geometry(
         grid=(ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"]), 1),
         block=(threads(config), 1, 1),
@@ -98,13 +100,13 @@ def block_per_tile(problem: Gemm, config: Config) -> Geometry:
 
 
 def staged(*, acc16: int = 1, stages: int = 1, **constants: int) -> Config:
-    """A rung's constants, with float16 sums by default, and the shared memory of ``stages`` tiles of A and B."""
+    """Return a rung's constants, with float16 sums by default, and the shared memory of ``stages`` tiles of A and B."""
     elements = stages * (constants["BM"] + constants["BN"]) * constants["BK"]
     return Config.of(ACC16=acc16, STAGES=stages, SHARED_BYTES=elements * ELEMENT_BYTES, **constants)
 
 
 def widened(config: Config) -> Config:
-    """The same rung with float32 sums, in a tile half as wide where sums of twice the size would not fit in registers.
+    """Return the rung with float32 sums, in a tile half as wide where sums of twice the size would not fit.
 
     >>> config = staged(BM=256, BN=256, BK=32, WARPS_M=2, WARPS_N=4)
     >>> wide = widened(config)
@@ -121,7 +123,7 @@ def widened(config: Config) -> Config:
 
 
 def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm, Arch], Config]:
-    """The constants for a problem: float16 sums as S2 has them, and float32 ones for bfloat16, which has no others."""
+    """Give constants for a problem: float16 sums as S2 has them, and float32 ones for bfloat16, which has no others."""
     widest = wide or widened(narrow)
 
     def tune(problem: Gemm, _arch: Arch) -> Config:
@@ -131,7 +133,7 @@ def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm
 
 
 def in_float32(rung: Rung[Gemm]) -> Rung[Gemm]:
-    """The rung with float32 sums for every problem: the constants that it has for bfloat16, and the same source."""
+    """Give rung with float32 sums for every problem: the constants that it has for bfloat16, and the same source."""
 
     def tune(problem: Gemm, arch: Arch) -> Config:
         return rung.kernel_for(replace(problem, dtype=BF16), arch).config
@@ -142,7 +144,7 @@ def in_float32(rung: Rung[Gemm]) -> Rung[Gemm]:
 def kernel(
     entry: str, file: str, config: Config, why_not: Callable[[Gemm, Config, Arch], str | None] | None = None
 ) -> Kernel[Gemm]:
-    """The descriptor of a rung's kernel that takes whole tiles."""
+    """Return the descriptor of a rung's kernel that takes whole tiles."""
     return Kernel(
         entry=entry,
         package="matmill.ladders.hgemm",

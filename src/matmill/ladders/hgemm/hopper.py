@@ -27,7 +27,7 @@ _WARPGROUP, _BARRIER = 128, 8
 def hopper_staged(
     bm: int, bn: int, *, stages: int = 1, warpgroups: int = 1, staging: int = 0, **constants: int
 ) -> Config:
-    """A rung's constants: tiles of ``bm`` x ``bn`` with k 64 in ``stages``, and ``warpgroups`` in a block.
+    """Return a rung's constants: tiles of ``bm`` x ``bn`` with k 64 in ``stages``, and ``warpgroups`` in a block.
 
     Each stage has a full barrier and, where there are several, an empty one. ``staging`` is how many tiles of D shared
     memory holds beside the stages.
@@ -51,7 +51,7 @@ def hopper_staged(
 
 
 def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants: int) -> Config:
-    """As :func:`staged`, with one warp group that copies and two that multiply, and the registers that each has.
+    """Return as :func:`staged`, with one warp group that copies and two that multiply, and the registers that each has.
 
     40 + 2 x 232 are the three times 168 that a block of 384 threads gets at launch.
     """
@@ -60,7 +60,7 @@ def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants:
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """``why_not_config`` of every rung on wgmma: rows on 16 bytes, as TMA needs them, of any length."""
+    """Return ``why_not_config`` of every rung on wgmma: rows on 16 bytes, as TMA needs them, of any length."""
     if arch.capability != HOPPER:
         needed, found = (".".join(map(str, version)) for version in (HOPPER, arch.capability))
         return f"wgmma needs compute capability {needed}, no other: {arch.name} has {found}"
@@ -76,17 +76,17 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def block_per_tile(problem: Gemm, config: Config) -> Geometry:
-    """One block for each tile of D, in the raster order."""
+    """Return one block for each tile of D, in the raster order."""
     return _launched(tile_count(problem, config), config)
 
 
 def block_per_sm(problem: Gemm, config: Config) -> Geometry:
-    """``BLOCKS`` blocks that walk over tiles, or as many as there are tiles."""
+    """Return ``BLOCKS`` blocks that walk over tiles, or as many as there are tiles."""
     return _launched(min(config["BLOCKS"], tile_count(problem, config)), config)
 
 
 def resident(config: Config) -> Callable[[Gemm, Arch], Config]:
-    """The same constants for every problem, and one block per SM."""
+    """Return the same constants for every problem, and one block per SM."""
 
     def tune(_problem: Gemm, arch: Arch) -> Config:
         return config.launched(BLOCKS=arch.sms)
@@ -95,7 +95,7 @@ def resident(config: Config) -> Callable[[Gemm, Arch], Config]:
 
 
 def matrix_map(problem: Gemm, pointer: Pointer, rows: int, columns: int) -> TensorMap:
-    """The map of a packed matrix, for swizzled boxes of 64 x 64."""
+    """Return the map of a packed matrix, for swizzled boxes of 64 x 64."""
     strides = (columns * ELEMENT_BYTES,)
     return TensorMap(pointer, problem.dtype.name, (columns, rows), strides, (_ACROSS, _ACROSS), _SWIZZLE)
 
@@ -108,7 +108,7 @@ def hopper_kernel(
     *,
     stores_boxes: bool = False,
 ) -> Kernel[Gemm]:
-    """The descriptor of a rung's kernel, with the parameters (A, B, C, D, m, n, k, alpha, beta).
+    """Return the descriptor of a rung's kernel, with the parameters (A, B, C, D, m, n, k, alpha, beta).
 
     A and B are tensor maps; C is a pointer, and so is D unless the rung ``stores_boxes``.
     """

@@ -13,7 +13,7 @@ from matmill.problem import Gemm
 
 
 def any_kernel(entry: str, file: str, *, banded: bool = False) -> Kernel[Gemm]:
-    """The descriptor of a rung that takes any size; ``banded`` blocks find their tile themselves."""
+    """Return the descriptor of a rung that takes any size; ``banded`` blocks find their tile themselves."""
     return Kernel(
         entry=entry,
         package="matmill.ladders.hgemm",
@@ -26,12 +26,12 @@ def any_kernel(entry: str, file: str, *, banded: bool = False) -> Kernel[Gemm]:
 
 
 def largest_tile(problem: Gemm, arch: Arch) -> Config:
-    """The largest tile that the GPU holds, with float16 sums where the tensor cores have them."""
+    """Return the largest tile that the GPU holds, with float16 sums where the tensor cores have them."""
     return with_vector_widths(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
 
 
 def best_tile(problem: Gemm, arch: Arch) -> Config:
-    """The tile with the least work for the busiest SM, with float32 sums."""
+    """Return the tile with the least work for the busiest SM, with float32 sums."""
     return min(space(problem, arch), key=lambda config: rounds(problem, config, arch))
 
 

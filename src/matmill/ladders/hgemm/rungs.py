@@ -273,20 +273,23 @@ _MULTICAST_CONFIG = specialised(128, 256, stages=3, staging=1, SHARES_B=1).launc
 
 
 def _multicast_tune(problem: Gemm, arch: Arch) -> Config:
-    """Clusters that leave fewer tiles without work; of equal ones those that share B, the larger part of a stage."""
+    """Return clusters that leave fewer tiles without work.
+
+    Of equal ones those that share B, the larger part of a stage.
+    """
     shared = min((1, 0), key=lambda shares_b: _pairs(problem, _MULTICAST_CONFIG.replace(SHARES_B=shares_b)))
     return _MULTICAST_CONFIG.replace(SHARES_B=shared).launched(BLOCKS=arch.sms)
 
 
 def _multicast_pairs_of_blocks(problem: Gemm, config: Config) -> Geometry:
-    """A cluster of two blocks for every two SMs, or as many as there are pairs of tiles."""
+    """Return a cluster of two blocks for every two SMs, or as many as there are pairs of tiles."""
     clusters = min(config["BLOCKS"] // 2, _pairs(problem, config))
     grid = (2 * clusters, 1, 1)
     return Geometry(grid, (config["THREADS"], 1, 1), config["SHARED_BYTES"], cluster=(2, 1, 1))
 
 
 def _pairs(problem: Gemm, config: Config) -> int:
-    """Pairs of tiles, one below the other where they share B, else side by side."""
+    """Return pairs of tiles, one below the other where they share B, else side by side."""
     down, across = (2, 1) if config["SHARES_B"] else (1, 2)
     return ceil_div(problem.m, down * config["BM"]) * ceil_div(problem.n, across * config["BN"])
 

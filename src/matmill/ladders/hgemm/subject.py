@@ -35,7 +35,7 @@ _ROWS = 256  # of a result, that are compared at a time
 
 
 def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
-    """The product that a user asks for.
+    """Return the product that a user asks for.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name of a type.
     """
@@ -44,7 +44,7 @@ def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
 
 
 def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
-    """The product of packed matrices whose rows are aligned as their lengths allow.
+    """Return the product of packed matrices whose rows are aligned as their lengths allow.
 
     >>> found = half_product(1000, 1000, 1001)
     >>> found.a_align, found.b_align
@@ -62,17 +62,17 @@ def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
 
 
 def resized(problem: Gemm, m: int, n: int, k: int) -> Gemm:
-    """The product of other sizes."""
+    """Return the product of other sizes."""
     return half_product(m, n, k, problem.dtype)
 
 
 def described(problem: Gemm) -> dict[str, Any]:
-    """Sizes and element type, as a record holds them; :func:`restored` reads them back."""
+    """Return sizes and element type, as a record holds them; :func:`restored` reads them back."""
     return {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name}
 
 
 def restored(record: Mapping[str, Any]) -> Gemm:
-    """The product that a record describes.
+    """Return the product that a record describes.
 
     >>> asked = half_product(30, 50, 20, BF16)
     >>> restored(described(asked)) == asked
@@ -95,7 +95,7 @@ class HalfInputs(Inputs):
         return answer(self.a, self.b), rows, columns
 
     def check(self, actual: Array, *, acc16: bool = False) -> Check:
-        """``actual`` against the product, element by element; ``acc16`` says that its sums were float16.
+        """Return ``actual`` against the product, element by element; ``acc16`` says that its sums were float16.
 
         Rows are compared in blocks, by several threads.
         """

@@ -32,12 +32,12 @@ _LARGEST = 2**31 - 1
 
 
 def slices(config: Config) -> int:
-    """Blocks that k is split over: the source calls them GS, and the threads of a block BS."""
+    """Count the blocks that k is split over: the source calls them GS, and the threads of a block BS."""
     return config["GS"]
 
 
 def partials_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of one sum per output and block."""
+    """Count the bytes of one sum per output and block."""
     return slices(config) * sums_bytes(problem, config)
 
 
@@ -47,28 +47,28 @@ REDUCE_TRIANGLE = splitk_reduce(slices, mirrored=True)
 
 
 def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
-    """The length k and the strides of E and F, all of them 64-bit: E may hold more than 2^31 elements."""
+    """Return the length k and the strides of E and F, all of them 64-bit: E may hold more than 2^31 elements."""
     return tuple(np.int64(x) for x in (problem.k, *problem.a_row_col, *problem.b_row_col))
 
 
 def any_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """The parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
+    """Return the parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
     sizes = (np.int32(problem.m), np.int32(problem.n))
     return (operands.a, operands.b, workspace(operands), *sizes, *lengths_and_strides(problem))
 
 
 def fixed_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """The parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
+    """Return the parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
     return (operands.a, operands.b, workspace(operands), *lengths_and_strides(problem))
 
 
 def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
-    """GS blocks of BS threads."""
+    """Launch GS blocks of BS threads."""
     return Geometry(grid=(config["GS"], 1, 1), block=(config["BS"], 1, 1))
 
 
 def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    """``why_not_config`` of every rung: one product, a launch of whole warps, counts within 32 bits."""
+    """Return ``why_not_config`` of every rung: one product, a launch of whole warps, counts within 32 bits."""
     if problem.dtype.name not in ALL:
         return f"{problem.dtype.name} is none of {', '.join(ALL)}"
     if problem.batch != 1:
@@ -98,12 +98,12 @@ class Tile:
 
 
 def most_outputs(problem: Gemm) -> int:
-    """Sums that a thread keeps at most: 64 registers of them."""
+    """Return sums that a thread keeps at most: 64 registers of them."""
     return 256 // problem.dtype.accumulator.itemsize
 
 
 def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
-    """The tile by which the fewest threads share a k, and of those the squarest: it reads the least.
+    """Return the tile by which the fewest threads share a k, and of those the squarest: it reads the least.
 
     ``whole_rows`` asks for tiles as wide as D.
 
@@ -123,17 +123,17 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
 
 
 def tile_config(problem: Gemm, tile: Tile) -> Config:
-    """The constants of a tile; of the S threads that share a k, ACROSS own neighbouring tiles of a row."""
+    """Return the constants of a tile; of the S threads that share a k, ACROSS own neighbouring tiles of a row."""
     return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
 
 
 def block_sum_bytes(itemsize: int, outputs: int, sharing: int, threads: int) -> int:
-    """Static shared memory in which the warps of a block add their sums; the device computes the same."""
+    """Return static shared memory in which the warps of a block add their sums; the device computes the same."""
     return itemsize * outputs * (threads // 32 * min(32, sharing) + 1)
 
 
 def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """``why_not_config`` of the rungs compiled for m and n, whose threads keep TM x TN sums."""
+    """Return ``why_not_config`` of the rungs compiled for m and n, whose threads keep TM x TN sums."""
     if (config["M"], config["N"]) != (problem.m, problem.n):
         return f"constants for {config['M']} x {config['N']} outputs, not {problem.m} x {problem.n}"
     reason = takes(problem, config, arch)
@@ -151,7 +151,7 @@ def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) -> str | None:
-    """Why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
+    """Say why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
     if sharing & sharing - 1 or config["BS"] % sharing:
         return f"{sharing} threads that share a k are no power of two that divides BS = {config['BS']}"
     needed = block_sum_bytes(problem.dtype.accumulator.itemsize, outputs, sharing, config["BS"])
@@ -159,22 +159,25 @@ def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) ->
 
 
 def threads(sharing: int) -> int:
-    """Threads per block where that many share a k: 256, or 128 where their sums would not fit in shared memory."""
+    """Count the threads per block where that many share a k.
+
+    256, or 128 where their sums would not fit in shared memory.
+    """
     return 256 if sharing <= 16 else min(1024, max(128, sharing))
 
 
 def blocks(problem: Gemm, arch: Arch, *, per_sm: int, k_per_block: int) -> int:
-    """``per_sm`` blocks for each SM, fewer where k gives them nothing to do."""
+    """Return ``per_sm`` blocks for each SM, fewer where k gives them nothing to do."""
     return max(1, min(arch.sms * per_sm, ceil_div(problem.k, max(1, k_per_block))))
 
 
 def resident_grid(problem: Gemm, arch: Arch) -> Config:
-    """GS and BS such that every SM is full of threads: the paper's rule, with its optimum on an A100."""
+    """Return GS and BS such that every SM is full of threads: the paper's rule, with its optimum on an A100."""
     return Config.of(BS=256, GS=blocks(problem, arch, per_sm=arch.threads_per_sm // 256, k_per_block=256))
 
 
 def width(align: int, problem: Gemm, outer_stride: int, rows: int) -> int:
-    """Elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
+    """Count the elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
     itemsize = problem.dtype.itemsize
     shared = gcd(align, outer_stride * itemsize, VECTOR_BYTES) if rows > 1 else gcd(align, VECTOR_BYTES)
     return max(1, shared // itemsize)
@@ -187,7 +190,7 @@ def atomic_kernel(
     arguments: Callable[[Gemm, Config, GemmOperands], tuple[Argument, ...]],
     why_not_config: Callable[[Gemm, Config, Arch], str | None],
 ) -> Kernel[Gemm]:
-    """A kernel whose blocks add atomically to one sum per output."""
+    """Return a kernel whose blocks add atomically to one sum per output."""
     return Kernel(
         entry=entry,
         package="matmill.ladders.inner",

@@ -20,12 +20,12 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
-    """The rungs from the paper, which leaves their launch open."""
+    """Return the rungs from the paper, which leaves their launch open."""
     return [rung for rung in rungs if rung.source == S3]
 
 
 def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple[tuple[Rung[Gemm], ...], str]:
-    """``rungs``, those of the paper with ``constants`` (GS, BS) as their launch, and words that say so, if any do."""
+    """Return ``rungs``, the paper's with ``constants`` (GS, BS) as their launch, and words that say so, if any do."""
     papers = of_paper(rungs)
     if not constants or not papers:
         return tuple(rungs), ""
@@ -35,14 +35,14 @@ def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple
 
 
 def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
-    """As :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
+    """Return as :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
     return launched(rungs, {**EMULATED_LAUNCH, **constants})
 
 
 def paper_launch(
     rungs: Sequence[Rung[Gemm]], given: Mapping[str, int], on: Literal["gpu", "emulator"]
 ) -> tuple[Sequence[Rung[Gemm]], tuple[str, ...]]:
-    """The rungs to run ``on`` a GPU or the emulator, those of the paper with ``given`` GS and BS, and notes on them.
+    """Return the rungs to run ``on`` a GPU or the emulator, the paper's with ``given`` GS and BS, and notes on them.
 
     Raises :class:`~matmill.errors.ArgumentError` where no rung takes them, or no GPU.
     """
@@ -71,7 +71,7 @@ def _check_launch(given: Mapping[str, int], papers: Sequence[Rung[Gemm]]) -> Non
 
 
 def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm]:
-    """``rung`` with some of its constants fixed, whatever it would choose for a problem."""
+    """Return ``rung`` with some of its constants fixed, whatever it would choose for a problem."""
 
     def tune(problem: Gemm, arch: Arch) -> Config:
         return rung.kernel_for(problem, arch).config.replace(**constants)

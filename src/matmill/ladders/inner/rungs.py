@@ -152,7 +152,7 @@ def _outputs(m: int, t: int) -> int:
 
 
 def _sharing(m: int, t: int) -> int:
-    """Threads that share a k: a power of two that the triangle's tiles fit in."""
+    """Count the threads that share a k: a power of two that the triangle's tiles fit in."""
     rows = ceil_div(m, t)
     return int(1 << (rows * (rows + 1) // 2 - 1).bit_length())
 

@@ -55,7 +55,7 @@ EMULATED_K = 100_000
 
 
 def case(name: str) -> tuple[int, int, int]:
-    """(m, n, k) of a case of the paper; upper and lower case are alike.
+    """Return (m, n, k) of a case of the paper; upper and lower case are alike.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -66,7 +66,7 @@ def case(name: str) -> tuple[int, int, int]:
 
 
 def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
-    """The product that a user asks for; one of m and n alone sets both.
+    """Return the product that a user asks for; one of m and n alone sets both.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
@@ -89,7 +89,7 @@ def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
 
 
 def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row") -> Gemm:
-    """E (m, k), row-major, times F (k, n), whose rows or columns are packed as ``layout`` says.
+    """Return E (m, k), row-major, times F (k, n), whose rows or columns are packed as ``layout`` says.
 
     >>> inner_product(3, 5, 1000, layout="column").b_row_col
     (1, 1000)
@@ -111,7 +111,7 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
 
 
 def gram_of(problem: Gemm) -> Gemm:
-    """The product of the same E and its transpose.
+    """Return the product of the same E and its transpose.
 
     >>> gram_of(inner_product(3, 5, 1000)).n
     3
@@ -121,12 +121,12 @@ def gram_of(problem: Gemm) -> Gemm:
 
 
 def resized(problem: Gemm, m: int, n: int, k: int) -> Gemm:
-    """A product of other sizes with the same element type and layout."""
+    """Return a product of other sizes with the same element type and layout."""
     return inner_product(m, n, k, problem.dtype, layout_of(problem))
 
 
 def layout_of(problem: Gemm) -> str:
-    """``row``, ``column`` or ``gram``.
+    """Return ``row``, ``column`` or ``gram``.
 
     >>> layout_of(inner_product(3, 5, 1000, layout="column")), layout_of(gram_of(inner_product(3, 5, 1000)))
     ('column', 'gram')
@@ -137,13 +137,13 @@ def layout_of(problem: Gemm) -> str:
 
 
 def described(problem: Gemm) -> dict[str, Any]:
-    """Sizes, element type and layout, as a record holds them; :func:`restored` reads them back."""
+    """Return sizes, element type and layout, as a record holds them; :func:`restored` reads them back."""
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
     return {**sizes, "dtype": problem.dtype.name, "layout": layout_of(problem)}
 
 
 def restored(record: Mapping[str, Any]) -> Gemm:
-    """The product that a record describes.
+    """Return the product that a record describes.
 
     >>> asked = inner_product(3, 5, 1000, layout="column")
     >>> restored(described(asked)) == asked

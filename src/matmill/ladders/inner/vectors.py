@@ -23,17 +23,17 @@ _IN_FLIGHT = 16
 
 
 def vector(problem: Gemm) -> int:
-    """Elements in 16 bytes."""
+    """Count the elements in 16 bytes."""
     return VECTOR_BYTES // problem.dtype.itemsize
 
 
 def rounds(vectors: int) -> int:
-    """Pieces of that many loads each that are loaded before the first is used."""
+    """Return pieces of that many loads each that are loaded before the first is used."""
     return max(1, min(4, _IN_FLIGHT // vectors))
 
 
 def per_sm(outputs: int, in_flight: int, itemsize: int, bs: int) -> int:
-    """Blocks that the registers of an SM hold: sums, loads in flight (4 registers each), about 40 more."""
+    """Count the blocks that the registers of an SM hold: sums, loads in flight (4 registers each), about 40 more."""
     registers = outputs * itemsize // 4 + 4 * in_flight + 40
     return max(1, 65536 // (min(255, registers) * bs))
 
@@ -58,7 +58,7 @@ def _widths(problem: Gemm, f_mode: int) -> dict[str, int]:
 
 
 def tune(problem: Gemm, arch: Arch) -> Config:
-    """Tile, loads and launch for ``problem`` on ``arch``."""
+    """Return tile, loads and launch for ``problem`` on ``arch``."""
     f_mode = _f_layout(problem)
     tile = thread_tile(problem, whole_rows=f_mode == PACKED)
     config = tile_config(problem, tile)
@@ -69,13 +69,16 @@ def tune(problem: Gemm, arch: Arch) -> Config:
 
 
 def contiguous_e(problem: Gemm) -> str | None:
-    """Why E cannot be read along k, or None."""
+    """Say why E cannot be read along k, or None."""
     stride = problem.a_row_col[1]
     return None if stride == 1 or problem.k <= 1 else f"E's rows are not contiguous: their stride is {stride}"
 
 
 def wide_loads(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """``why_not_config`` of rungs that load 16 bytes along k: E along its rows, F in the layout of the constants."""
+    """Return ``why_not_config`` of rungs that load 16 bytes along k.
+
+    E along its rows, F in the layout of the constants.
+    """
     reason = fixed_size(problem, config, arch) or contiguous_e(problem)
     if reason:
         return reason

@@ -57,7 +57,7 @@ class TransferRung:
 
 
 def filled(problem: Fill) -> NDArray[np.float32]:
-    """What ``FILL`` leaves in memory, computed on the host: float32[rows, columns], equal bit for bit.
+    """Return what ``FILL`` leaves in memory, computed on the host: float32[rows, columns], equal bit for bit.
 
     >>> filled(Fill(2, 2, seed=1))
     array([[0.14679515, 0.1767875 ],

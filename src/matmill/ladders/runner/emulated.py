@@ -42,7 +42,7 @@ def emulate(
     by_line: bool = False,
     progress: Progress = silent,
 ) -> Outcome:
-    """Runs ``rungs`` in the emulator, as code for ``arch`` where the compiler knows it.
+    """Run ``rungs`` in the emulator, as code for ``arch`` where the compiler knows it.
 
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
@@ -77,7 +77,7 @@ def emulate(
 
 
 def emulated_as(arch: Arch) -> Arch:
-    """The arch whose code the emulator runs: the one named, or the default where the compiler is too new for it."""
+    """Give arch whose code the emulator runs: the one named, or the default where the compiler is too new for it."""
     return arch if arch.compiles else get(DEFAULT)
 
 
@@ -91,7 +91,7 @@ class _Trial:
     target: str
 
     def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
-        """The check, the counters and the output of all launches, made on an output and a workspace of set bits."""
+        """Give check, the counters and the output of all launches, made on an output and a workspace of set bits."""
         inputs, size = self.inputs, self.inputs.problem
         nbytes = size.m * size.n * size.dtype.itemsize
         out = np.full(nbytes, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
@@ -112,7 +112,7 @@ class _Trial:
 
 
 def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again: bool) -> Row:
-    """The rung's row. A kernel with asynchronous copies or products runs twice: early, and as late as it allows.
+    """Return the rung's row. A kernel with asynchronous copies or products runs twice: early, and as late as it allows.
 
     ``again`` runs it twice with its warps in two orders and compares the bits.
     """
@@ -134,14 +134,14 @@ def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again:
 
 
 def _worse(first: Row, second: Row) -> Row:
-    """Two runs of one kernel as one row: the larger error, and the hazards of both, each once."""
+    """Join two runs of one kernel into one row: the larger error, and the hazards of both, each once."""
     ratios = (first.error_ratio or 0.0, second.error_ratio or 0.0)
     more = tuple(hazard for hazard in second.hazards if hazard not in first.hazards)
     return replace(first, ok=bool(first.ok and second.ok), error_ratio=max(ratios), hazards=(*first.hazards, *more))
 
 
 def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
-    """``row`` with what the emulator counted and found; an error makes the row fail."""
+    """Return ``row`` with what the emulator counted and found; an error makes the row fail."""
     return replace(
         row,
         ok=bool(row.ok) and report.ok,
@@ -154,6 +154,6 @@ def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
 
 
 def _lines(by_line: Mapping[str, LineCounts]) -> tuple[dict[str, Any], ...]:
-    """The counters of every source line, as records; what is 0 is left out."""
+    """Return the counters of every source line, as records; what is 0 is left out."""
     counted = ((line, asdict(counts)) for line, counts in by_line.items())
     return tuple({"line": line, **{k: v for k, v in counts.items() if v}} for line, counts in counted)

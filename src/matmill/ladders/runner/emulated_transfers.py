@@ -38,7 +38,7 @@ Phases: TypeAlias = Mapping[str, Mapping[str, float | None]]
 def emulate_transfers(
     rungs: Sequence[TransferRung], problem: Gemm, arch: Arch, *, seed: int, progress: Progress = silent
 ) -> Outcome:
-    """The kernels of the memory ladder, emulated: right or wrong, counted, and the bytes that each phase moves.
+    """Return the kernels of the memory ladder, emulated: right or wrong, counted, and the bytes that each phase moves.
 
     All rungs launch the same two kernels, so the emulator runs them once and every row shows what it found.
     """
@@ -58,7 +58,7 @@ def emulate_transfers(
 
 
 def phases(problem: Gemm, seconds: Mapping[str, float | None]) -> Phases:
-    """Each phase with its seconds, the bytes it moves and the operations it does."""
+    """Return each phase with its seconds, the bytes it moves and the operations it does."""
     item = problem.dtype.itemsize
     inputs = float(item * (problem.m * problem.k + problem.k * problem.n))
     moved = {"copy in": inputs, "fill": inputs, "kernel": 0.0, "copy out": float(item * problem.m * problem.n)}
@@ -73,7 +73,7 @@ def phases(problem: Gemm, seconds: Mapping[str, float | None]) -> Phases:
 
 
 def fills(problem: Gemm, seed: int) -> tuple[Fill, Fill]:
-    """What the device writes into A and B: different numbers for each."""
+    """Return what the device writes into A and B: different numbers for each."""
     return (
         Fill(problem.m, problem.k, seed=2 * seed % 2**32),
         Fill(problem.k, problem.n, seed=(2 * seed + 1) % 2**32),
@@ -81,13 +81,13 @@ def fills(problem: Gemm, seed: int) -> tuple[Fill, Fill]:
 
 
 def expected(problem: Gemm, seed: int) -> Inputs:
-    """The matrices that the product then multiplies, for the check."""
+    """Return the matrices that the product then multiplies, for the check."""
     a, b = fills(problem, seed)
     return Inputs(problem, filled(a), filled(b))
 
 
 def to_fill(pointer: Pointer) -> GemmOperands:
-    """The operands of the fill kernel, which knows its output alone."""
+    """Return the operands of the fill kernel, which knows its output alone."""
     return GemmOperands(a=pointer, b=pointer, c=pointer, d=pointer)
 
 

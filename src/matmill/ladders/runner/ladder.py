@@ -31,7 +31,7 @@ class Chosen(Rung[P]):
     choose: Callable[[P, Arch], Choice[P]] = field(kw_only=True)
 
     def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
-        """The choice, or, where there is none, a kernel that says why not."""
+        """Return the choice, or, where there is none, a kernel that says why not."""
         try:
             return self.choose(problem, arch).kernel
         except IllegalConfigError:
@@ -61,7 +61,7 @@ def production(
 
 
 def _as_tuned(rungs: Sequence[Any], _given: Mapping[str, int], _on: On) -> tuple[Sequence[Any], tuple[str, ...]]:
-    """The rungs with the launches that they choose themselves."""
+    """Return the rungs with the launches that they choose themselves."""
     return rungs, ()
 
 

@@ -85,7 +85,7 @@ class _Bench(Generic[S]):
             allocation.close()
 
     def operands(self, problem: S) -> _Operands:
-        """The matrices of ``problem``; those that several problems share are uploaded once."""
+        """Return the matrices of ``problem``; those that several problems share are uploaded once."""
         if problem not in self._operands:
             inputs: Matrices = self._inputs.of(problem)
             a, b = (
@@ -97,7 +97,7 @@ class _Bench(Generic[S]):
         return self._operands[problem]
 
     def prepare(self, rung: Rung[S], asked: S) -> _Entry[S]:
-        """Compiles a rung, runs it once on a poisoned output and workspace, and checks it."""
+        """Compile a rung, run it once on a poisoned output and workspace, and check it."""
         gpu, subject = self.gpu, self._ladder.subject
         size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
@@ -123,7 +123,7 @@ class _Bench(Generic[S]):
         return operands.result()
 
     def _enqueuer(self, kernel: Kernel[S], operands: _Operands) -> Callable[[StreamHandle], None]:
-        """What enqueues all launches of ``kernel``, on a workspace and a counter of its own if it needs them."""
+        """Return what enqueues all launches of ``kernel``, on a workspace and a counter of its own if it needs them."""
         size, gpu = operands.inputs.problem, self.gpu
         needed = kernel.workspace(size)
         workspace = self._kept(gpu.empty(needed)) if needed else None
@@ -139,7 +139,7 @@ class _Bench(Generic[S]):
         return run
 
     def _upload(self, matrix: Array, name: str) -> Allocation:
-        """A copy of ``matrix`` as it is stored: of its transpose where that is packed."""
+        """Return a copy of ``matrix`` as it is stored: of its transpose where that is packed."""
         stored = matrix if matrix.flags.c_contiguous else matrix.T
         key = stored.ctypes.data
         if key not in self._uploaded:
@@ -161,7 +161,9 @@ def measure(
     cold: bool = True,
     progress: Progress = silent,
 ) -> Outcome:
-    """Times ``rungs`` on the GPU present in one run with libraries; percentages refer to ``arch``, or else to that GPU.
+    """Time ``rungs`` on the GPU present in one run with libraries.
+
+    Percentages refer to ``arch``, or else to what it is.
 
     ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
     :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.
@@ -216,7 +218,7 @@ def measure(
 
 
 def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tuple[float | None, list[str]]:
-    """The bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
+    """Give the bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
     rate = copying.rate(seconds)
     said = f"a {COPY_NAME} in the same run: {units.quantity(rate, 'B/s')}, read and written"
     if refer.name == ran.name:
@@ -228,7 +230,7 @@ def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tup
 
 
 def _libraries(ladder: Ladder[Any], bench: _Bench[Any], asked: Any) -> tuple[Sequence[LibraryProduct], list[str]]:
-    """What to compare with, and why other libraries are not compared."""
+    """Return what to compare with, and why other libraries are not compared."""
     # The inputs may fill most of the GPU: the libraries get ours instead of copies.
     operands = bench.operands(asked.problem).pointers(None, None)
     found, absent = ladder.libraries(asked, operands.a.address, operands.b.address)
@@ -238,7 +240,7 @@ def _libraries(ladder: Ladder[Any], bench: _Bench[Any], asked: Any) -> tuple[Seq
 def _race(
     entries: Sequence[_Entry[Any]], others: Sequence[Competitor], clock: Clock, seed: int, progress: Progress
 ) -> tuple[dict[str, Timing], list[Timing]]:
-    """The timing of every rung by name, and those of ``others``, interleaved."""
+    """Return the timing of every rung by name, and those of ``others``, interleaved."""
     competitors = [Competitor(entry.row.rung, entry.run) for entry in entries if entry.run is not None]
     ours = len(competitors)
     found = clock.compare(
@@ -249,7 +251,7 @@ def _race(
 
 
 def _timed(entry: _Entry[Any], timing: Timing | None, arch: Arch, best: float | None, subject: Subject[Any]) -> Row:
-    """The row with its time and rates; fractions compare rates, since a rung may have run at another size."""
+    """Return the row with its time and rates; fractions compare rates, since a rung may have run at another size."""
     if timing is None:
         return entry.row
     rates = subject.rates(entry.problem, timing.median, arch)

@@ -46,7 +46,7 @@ def measure_transfers(
     rounds: int = _ROUNDS,
     progress: Progress = silent,
 ) -> Outcome:
-    """Times ``rungs`` on the GPU present: medians of ``rounds`` turns after one that is not counted.
+    """Time ``rungs`` on the GPU present: medians of ``rounds`` turns after one that is not counted.
 
     Raises :class:`~matmill.errors.NoGPUError` or :class:`~matmill.errors.LaunchError`.
     """
@@ -85,7 +85,7 @@ def measure_transfers(
 
 
 def _no_room(gpu: GPU, rung: TransferRung, problem: Gemm) -> str | None:
-    """The reason why a rung with managed memory must not run, or None."""
+    """Return the reason why a rung with managed memory must not run, or None."""
     if rung.transfer != "unified":
         return None
     item = problem.dtype.itemsize
@@ -128,12 +128,12 @@ class _Transfer:
         self.result: F32Array = np.empty(shapes[2], dtype=np.float32)
 
     def close(self) -> None:
-        """Frees all matrices."""
+        """Free all matrices."""
         self._matrices = []
         self._frees.close()
 
     def run(self, *, look: bool) -> dict[str, float]:
-        """Seconds of every phase; the product is in ``result`` afterwards.
+        """Return seconds of every phase; the product is in ``result`` afterwards.
 
         ``look`` also compares what the device received with what the host sent, into ``arrived``: not in a run that
         counts, since looking may move pages of unified memory.
@@ -179,14 +179,14 @@ class _Transfer:
             self.result = c.host
 
     def _poison(self, c: _Matrix) -> None:
-        """NaN in C on both sides, so that neither an idle kernel nor a missing copy can pass."""
+        """Fill C with NaN on both sides, so that neither an idle kernel nor a missing copy can pass."""
         self._gpu.call("cuMemsetD8", c.address, _NAN_BYTE, c.host.nbytes)
         self._gpu.synchronize()
         if not self._unified:
             c.host.fill(np.nan)
 
     def _came(self, matrix: _Matrix, sent: F32Array) -> bool:
-        """Whether the device holds what the host sent; not timed."""
+        """Tell whether the device holds what the host sent; not timed."""
         back = np.empty_like(sent)
         self._gpu.call("cuMemcpyDtoH", back.ctypes.data, matrix.address, back.nbytes)
         return bool(np.array_equal(back, sent))
@@ -207,7 +207,7 @@ class _Transfer:
 
 
 def _view(address: int, shape: tuple[int, int]) -> F32Array:
-    """Host memory that the driver allocated, as an array; the caller keeps it alive."""
+    """Return host memory that the driver allocated, as an array; the caller keeps it alive."""
     buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
     return np.ctypeslib.as_array(buffer).reshape(shape)
 

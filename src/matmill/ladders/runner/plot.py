@@ -26,7 +26,7 @@ _NOTHING = dict.fromkeys(("global_load_bytes", "cp_async_bytes", "global_load_se
 
 
 def draw(outcome: Outcome, path: Path, source: str = "") -> None:
-    """Draws ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
+    """Draw ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
@@ -51,7 +51,7 @@ def draw(outcome: Outcome, path: Path, source: str = "") -> None:
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
-    """The rate of every rung and, in grey, library, with lines at the GPU's peak or bandwidth and the best library."""
+    """Draw the rate of every rung and, in grey, library, with lines at the GPU's limit and the best library."""
     subject = outcome.subject
     slots = _names(axes, rows, [base.name for base in outcome.baselines])
     theirs = [getattr(base, subject.rate) for base in outcome.baselines]
@@ -69,7 +69,7 @@ def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
 
 
 def _phases(axes: Axes, rows: list[Row]) -> None:
-    """Wall time of every rung, split into its phases; where no time was taken, the bytes that each phase moves."""
+    """Draw wall time of every rung, split into its phases; where no time was taken, the bytes that each phase moves."""
     timed = any(row.seconds for row in rows)
     measure, scale = ("seconds", 1e3) if timed else ("bytes", 1.0)
     slots = _names(axes, rows)
@@ -91,7 +91,7 @@ def _phases(axes: Axes, rows: list[Row]) -> None:
 
 
 def _reads(axes: Axes, rows: list[Row]) -> None:
-    """Bytes that every rung reads over the least that must move, with a line at 1."""
+    """Draw the bytes that every rung reads over the least that must move, with a line at 1."""
     slots = _names(axes, rows)
     ratios = [read_over_least(row.counters, row.bytes) if row.counters else 0.0 for row in rows]
     bars = axes.barh(slots, ratios, color=_colours(rows), edgecolor=BLUE)
@@ -102,7 +102,7 @@ def _reads(axes: Axes, rows: list[Row]) -> None:
 
 
 def _traffic(figure: Figure, rows: list[Row]) -> None:
-    """Shared-memory wavefronts, ideal and actual, and bytes used over bytes moved by loads, of every rung."""
+    """Draw shared-memory wavefronts, ideal and actual, and bytes used over bytes moved by loads, of every rung."""
     shared, loads = figure.subplots(1, 2, sharey=True)
     slots = _names(shared, rows)
     thick = 0.38
@@ -127,7 +127,7 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
 
 
 def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[float]:
-    """Puts the names of rungs and, below them, libraries on the vertical axis; gives the height of each."""
+    """Put the names of rungs and, below them, libraries on the vertical axis; give the height of each."""
     names = [*(row.rung if row.ok else f"{row.rung}: WRONG" for row in rows), *libraries]
     slots = [float(index) + (_APART if index >= len(rows) else 0.0) for index in range(len(names))]
     axes.set_yticks(slots, names, fontsize=9)
@@ -137,12 +137,12 @@ def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[f
 
 
 def _colours(rows: Sequence[Row]) -> list[str]:
-    """The fill of every rung's bar."""
+    """Return the fill of every rung's bar."""
     return [BLUE if row.ok else _WRONG for row in rows]
 
 
 def _named_line(axes: Axes, at: float, name: str) -> None:
-    """A line that bounds the bars, with its name at its upper end."""
+    """Draw a line that bounds the bars, with its name at its upper end."""
     axes.axvline(at, color="black", linewidth=1.0)
     axes.annotate(
         name, (at, 1), (0, 2), xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="center", fontsize=8
@@ -150,7 +150,7 @@ def _named_line(axes: Axes, at: float, name: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """The legend above the plot, where it can cover no bar."""
+    """Draw the legend above the plot, where it can cover no bar."""
     axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))
 
 

@@ -101,7 +101,7 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
-        """The outcome that a recorded JSON describes; its arch must be one of the table's."""
+        """Return the outcome that a recorded JSON describes; its arch must be one of the table's."""
         return cls(
             ladder=record["ladder"],
             on=record["on"],
@@ -116,7 +116,7 @@ class Outcome:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as JSON holds it; numbers that are not finite become null, which JSON can say."""
+        """Return the result as JSON holds it; numbers that are not finite become null, which JSON can say."""
         subject = self.subject
         found: dict[str, Any] = finite(
             {
@@ -141,7 +141,7 @@ class Outcome:
 
 
 def finite(value: Any) -> Any:
-    """``value`` as JSON can hold it: numbers that are not finite become null, at any depth."""
+    """Return ``value`` as JSON can hold it: numbers that are not finite become null, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -17,7 +17,7 @@ from matmill.ladders.runner.subject import ARITHMETIC, S, Subject
 
 
 def skipped(rung: Rung[S], reason: str) -> Row:
-    """The row of a rung that no size near the one asked for suits."""
+    """Return the row of a rung that no size near the one asked for suits."""
     return Row(rung.label, rung.source.key, None, None, note=f"not run: {reason}, and no size near by is legal")
 
 
@@ -31,7 +31,7 @@ def facts(
     note: str = "",
     subject: Subject[Any] = ARITHMETIC,
 ) -> dict[str, Any]:
-    """The fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
+    """Return the fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
     geometry = kernel.geometry(size, kernel.config)
     x, y, z = geometry.block
     shared = binary.resources.shared + geometry.dynamic_shared
@@ -48,14 +48,14 @@ def facts(
 
 
 def moved_to(asked: S, size: S, reason: str, subject: Subject[S]) -> str:
-    """The note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
+    """Return the note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
     if subject.sizes(size) == subject.sizes(asked):
         return reason
     return f"at {subject.said(size)}: {reason}"
 
 
 def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:
-    """The CPU's BLAS on the same matrices, timed by itself and checked."""
+    """Return the CPU's BLAS on the same matrices, timed by itself and checked."""
     cpu = cpu_blas(inputs.a, inputs.b)
     found = inputs.check(cpu.result)
     rates = subject.rates(inputs.problem, cpu.seconds, arch)
@@ -63,7 +63,7 @@ def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> B
 
 
 def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[BaselineRow, ...], list[str]]:
-    """The CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
+    """Give CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
     if not subject.cpu:
         return (), []
     if inputs.problem.dtype.wider is not None:
@@ -76,6 +76,6 @@ def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[Base
 
 
 def promised(row: Row, *, same: bool) -> Row:
-    """The row of a rung that promises the same bits in every run, after a second one."""
+    """Return the row of a rung that promises the same bits in every run, after a second one."""
     said = "two runs gave the same bits" if same else "two runs gave different bits"
     return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, said])))

@@ -29,7 +29,7 @@ def run(
     by_line: bool,
     progress: Progress,
 ) -> Outcome:
-    """Checks ``rungs`` of a ladder on one problem, times them on a GPU or counts what they do in the emulator.
+    """Check ``rungs`` of a ladder on one problem, time them on a GPU or count what they do in the emulator.
 
     Percentages refer to ``arch``: by default the GPU present, else :data:`~matmill.arch.DEFAULT`. ``cold`` empties the
     L2 cache before every timed run; ``by_line`` keeps what the emulator counts for each source line. Rungs that move

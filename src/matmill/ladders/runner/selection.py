@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Named)
 
 
 def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
-    """The rungs that a comma-separated list names, in the ladder's order; all of them for None.
+    """Return the rungs that a comma-separated list names, in the ladder's order; all of them for None.
 
     ``ilp`` names every rung of that name, ``ilp(4)`` one of them. Raises
     :class:`~matmill.errors.UnknownNameError` with the nearest name.
@@ -49,7 +49,7 @@ def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
 
 
 def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> tuple[S | None, str]:
-    """The problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
+    """Return the problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
 
     The reason is empty where it did. The problem that the subject has instead is tried first, then sizes at the
     multiples of powers of two around the one asked for, the smallest change first. Gives None where none of these
@@ -71,7 +71,7 @@ def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARI
 
 
 def _change_from(asked: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
-    """Relative change of the sizes, summed; shrinking costs a shade more, so that ties round up."""
+    """Return relative change of the sizes, summed; shrinking costs a shade more, so that ties round up."""
 
     def change(sizes: tuple[int, ...]) -> float:
         return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, asked, strict=True))
@@ -80,7 +80,7 @@ def _change_from(asked: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
 
 
 def _neighbours(size: int) -> list[int]:
-    """``size`` and the multiples of 2, 4, … 1024 next to it on either side, positive ones only.
+    """Return ``size`` and the multiples of 2, 4, … 1024 next to it on either side, positive ones only.
 
     >>> _neighbours(100)[:6]
     [64, 96, 100, 104, 112, 128]

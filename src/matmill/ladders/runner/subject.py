@@ -30,7 +30,7 @@ FLOPS_FIELDS = ("tflops", "peak_fraction")
 
 
 def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
-    """The check that does not depend on what made the result."""
+    """Return the check that does not depend on what made the result."""
     return inputs.check(actual)
 
 
@@ -83,15 +83,15 @@ class Subject(Generic[S]):
     cpu_patience: float | None = None
 
     def said(self, problem: S) -> str:
-        """The sizes in words, as users name them."""
+        """Return the sizes in words, as users name them."""
         return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
 
     def known(self, problem: Any) -> dict[str, Any]:
-        """The fields of a row that follow from the problem."""
+        """Return the fields of a row that follow from the problem."""
         return {"bytes": problem.least_bytes} if "bytes" in self.own else {}
 
     def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
-        """The fields of a row that follow from its time; fractions refer to ``arch``."""
+        """Return the fields of a row that follow from its time; fractions refer to ``arch``."""
         found: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
         if self.flops is not None:
             flops = self.flops(problem) / seconds
@@ -100,7 +100,7 @@ class Subject(Generic[S]):
         return {**found, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row's record without the fields that belong to other subjects."""
+        """Return a row's record without the fields that belong to other subjects."""
         others = {*FLOPS_FIELDS, *TRAFFIC_FIELDS} - set(self.own)
         return {name: value for name, value in row.items() if name not in others}
 
@@ -124,7 +124,7 @@ def bytes_per_second(rate: float) -> str:
 
 
 def counted_columns(arithmetic: str) -> tuple[str, ...]:
-    """Columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
+    """Return columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
     fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
     return (arithmetic, *fed, "barriers", "races")
 
@@ -152,5 +152,5 @@ ARITHMETIC: Subject[Gemm] = Subject(
 
 
 def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:
-    """``subject`` with fractions of a copy's measured bandwidth, not of the data sheet's."""
+    """Return ``subject`` with fractions of a copy's measured bandwidth, not of the data sheet's."""
     return replace(subject, limit_name=COPYING, peak=lambda _problem, _arch: bytes_per_second)

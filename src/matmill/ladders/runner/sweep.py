@@ -10,7 +10,7 @@ from matmill.ladders.runner.results import BaselineRow, Outcome, Row
 
 
 def doubling(low: int, high: int) -> tuple[int, ...]:
-    """``low``, twice that, and so on up to ``high``.
+    """Return ``low``, twice that, and so on up to ``high``.
 
     >>> doubling(512, 4096), doubling(500, 1999)
     ((512, 1024, 2048, 4096), (500, 1000))
@@ -49,18 +49,18 @@ class Sweep:
         return all(outcome.ok for outcome in self.outcomes)
 
     def curves(self) -> list[Curve]:
-        """Every rung in the ladder's order, and every library after them."""
+        """Return every rung in the ladder's order, and every library after them."""
         rows = [{row.rung: row for row in outcome.rows} for outcome in self.outcomes]
         others = [{base.name: base for base in outcome.baselines} for outcome in self.outcomes]
         return [*_curves(rows, ours=True), *_curves(others, ours=False)]
 
     def as_list(self) -> list[dict[str, Any]]:
-        """The outcomes as JSON holds them."""
+        """Return the outcomes as JSON holds them."""
         return [outcome.as_dict() for outcome in self.outcomes]
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, Any]]) -> Sweep:
-        """The sweep that recorded outcomes make, smallest first."""
+        """Return the sweep that recorded outcomes make, smallest first."""
         return cls(tuple(sorted(map(Outcome.from_dict, records), key=lambda outcome: outcome.problem.n)))
 
 

@@ -26,7 +26,7 @@ _LESS = 0.95
 
 
 def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
-    """Draws the rate of every rung and library over the size, and what limits the GPU; wrong results are left out.
+    """Draw the rate of every rung and library over the size, and what limits the GPU; wrong results are left out.
 
     For the suffix of ``path`` and ``source`` see :func:`.style.save`.
     """
@@ -61,7 +61,7 @@ def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
 
 
 def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
-    """Names and TFLOP/s: the data sheet's peak, and what mma.sync reached in a probe where that is less."""
+    """Yield names and TFLOP/s: the data sheet's peak, and what mma.sync reached in a probe where that is less."""
     first = sweep.first
     peak = first.subject.peak(first.problem, first.arch)
     if peak is None:
@@ -74,7 +74,7 @@ def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
 
 
 def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
-    """The look of every curve: rungs in a colour for each third of the ladder, other libraries dashed in grey.
+    """Return the look of every curve: rungs in a colour for each third of the ladder, other libraries dashed in grey.
 
     What the library runs is black. Marks and the names at the lines' ends tell the rungs of a third apart.
     """
@@ -93,7 +93,7 @@ def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _line(axes: Axes, sweep: Sweep, curve: Curve, **style: Any) -> tuple[float, float, str, str] | None:
-    """Draws the rates of right results, joined where they are neighbours; gives the line's end, its name and colour."""
+    """Draw the rates of right results, joined where they are neighbours; give the line's end, its name and colour."""
     rate = sweep.first.subject.rate
     found = [getattr(row, rate) if row is not None and row.ok else None for row in curve.rows]
     heights = [math.nan if value is None else value for value in found]

@@ -9,7 +9,7 @@ from matmill.emulator import Counters, LineCounts, Report
 
 
 def together(reports: Sequence[Report]) -> Report:
-    """Counters added up, in all and line by line, and the hazards of all launches in order.
+    """Add up the counters, in all and line by line, and the hazards of all launches in order.
 
     >>> together([Report(Counters(ffma=2, atomics=1)), Report(Counters(ffma=3))]).counters.ffma
     5

@@ -11,7 +11,7 @@ _SECTOR = 32
 
 
 def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
-    """Bytes that all threads asked global memory for, over the least that the product must move.
+    """Count the bytes that all threads asked global memory for, over the least that the product must move.
 
     >>> read_over_least({"global_load_bytes": 300, "cp_async_bytes": 0}, 100)
     3.0
@@ -20,7 +20,7 @@ def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
 
 
 def sectors_per_load(counters: Mapping[str, int]) -> float | None:
-    """32-byte sectors per global load request of a warp, or None where there was no request.
+    """Return 32-byte sectors per global load request of a warp, or None where there was no request.
 
     Copies past the registers (cp.async) are loads too, under counters of their own; one whose lanes all fill with zeros
     asks nothing of global memory and is no request, as the hardware counts it.
@@ -34,7 +34,7 @@ def sectors_per_load(counters: Mapping[str, int]) -> float | None:
 
 
 def used_over_moved(counters: Mapping[str, int]) -> float | None:
-    """Bytes that threads asked global memory for over those of the sectors that their requests moved, None for none.
+    """Return the bytes that threads asked of global memory over those of the sectors moved, None for none.
 
     1 is a request whose sectors are used whole, whatever the width of its loads. More than 1 is reuse within a warp:
     threads that ask for the same bytes get them from one sector.
@@ -49,7 +49,7 @@ def used_over_moved(counters: Mapping[str, int]) -> float | None:
 
 
 def said(sectors: float | None) -> str:
-    """:func:`sectors_per_load` for a table: a dash where there was no request.
+    """Return :func:`sectors_per_load` for a table: a dash where there was no request.
 
     >>> said(4.0), said(None)
     ('4.00', '-')
@@ -58,7 +58,7 @@ def said(sectors: float | None) -> str:
 
 
 def async_units(counters: Mapping[str, int]) -> bool:
-    """Whether the kernel gave work to units that run beside its threads: TMA, wgmma, mbarriers.
+    """Tell whether the kernel gave work to units that run beside its threads: TMA, wgmma, mbarriers.
 
     >>> async_units({"gmma": 0, "bulk_loads": 4, "bulk_stores": 0, "mbarrier_waits": 0})
     True

@@ -19,7 +19,7 @@ _SIDE = 32
 
 
 def _why_not(problem: Geam, pair: int) -> str | None:
-    """Why a kernel of the article does not take the operands, or None; ``pair`` are its elements per access."""
+    """Say why a kernel of the article does not take the operands, or None; ``pair`` are its elements per access."""
     size = problem.dtype.itemsize
     y = problem.y
     if problem.batch != 1 or y is None:
@@ -58,7 +58,7 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
 
 
 def of_article(entry: str, file: str, *, elements: int) -> Kernel[Geam]:
-    """A kernel of the article, whose lanes take that many neighbouring elements of a row of Y and D."""
+    """Return a kernel of the article, whose lanes take that many neighbouring elements of a row of Y and D."""
 
     def why_not(problem: Geam, _config: Config, _arch: Arch) -> str | None:
         return _why_not(problem, elements)
@@ -69,7 +69,7 @@ def of_article(entry: str, file: str, *, elements: int) -> Kernel[Geam]:
 
 
 def tuned(*, shifted: bool) -> Callable[[Geam, Arch], Config]:
-    """The tile that the cost model predicts to be fastest, where rows are ``shifted`` to 16-byte boundaries or not."""
+    """Give tile that the cost model predicts to be fastest, where rows are ``shifted`` to 16-byte boundaries or not."""
 
     def tune(problem: Geam, arch: Arch) -> Config:
         candidates = tiles(problem, arch, layout(problem, shifted=shifted))

@@ -31,7 +31,7 @@ EMULATED = (604, 512)
 
 
 def case(name: str) -> tuple[int, int]:
-    """(m, n) of x in a named case; upper and lower case are alike.
+    """Return (m, n) of x in a named case; upper and lower case are alike.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -42,7 +42,7 @@ def case(name: str) -> tuple[int, int]:
 
 
 def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
-    """The sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
+    """Return the sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
     :class:`~matmill.errors.ArgumentError` where ``k`` is given.
@@ -60,7 +60,7 @@ def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
 
 
 def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
-    """The sum for a packed x of m rows and n columns.
+    """Return the sum for a packed x of m rows and n columns.
 
     >>> found = transpose_add_problem(24300, 11520)
     >>> found.m, found.n, found.x.align, found.d.align
@@ -71,27 +71,27 @@ def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
 
 
 def sizes(problem: Geam) -> dict[str, int]:
-    """Rows and columns of x."""
+    """Return rows and columns of x."""
     return {"m": problem.n, "n": problem.m}
 
 
 def resized(problem: Geam, m: int, n: int) -> Geam:
-    """The sum for an x of other sizes."""
+    """Return the sum for an x of other sizes."""
     return transpose_add_problem(m, n, problem.dtype)
 
 
 def words(problem: Geam) -> str:
-    """Shapes and element type, for headings."""
+    """Return shapes and element type, for headings."""
     return f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
 
 
 def described(problem: Geam) -> dict[str, Any]:
-    """Sizes of x and element type, as a record holds them; :func:`restored` reads them back."""
+    """Return sizes of x and element type, as a record holds them; :func:`restored` reads them back."""
     return {**sizes(problem), "dtype": problem.dtype.name}
 
 
 def restored(record: Mapping[str, Any]) -> Geam:
-    """The sum that a record describes.
+    """Return the sum that a record describes.
 
     >>> asked = transpose_add_problem(30, 50)
     >>> restored(described(asked)) == asked

@@ -22,7 +22,7 @@ class _Issued:
     size: int
 
     def part(self, mask: Mask) -> _Issued:
-        """Those of the threads in ``mask``."""
+        """Return those of the threads in ``mask``."""
         return _Issued(
             self.columns[mask], self.shared[mask], self.source[mask], self.amount[mask], self.group[mask], self.size
         )
@@ -93,7 +93,7 @@ class PendingCopies:
             shared[1][issued.shared + byte] = value
 
     def _read(self, addresses: Row, word: int) -> Row:
-        """Elements of ``word`` bytes at global addresses, which were checked when the copy was issued."""
+        """Return elements of ``word`` bytes at global addresses, which were checked when the copy was issued."""
         space = self.space
         if not len(addresses):
             return np.zeros(0, np.uint8)

@@ -65,7 +65,7 @@ class BulkGroups:
         self._committed[columns] += 1
 
     def wait(self, columns: Ints, allowed: int, *, reads_only: bool) -> list[BulkStore]:
-        """Finish all but the ``allowed`` latest groups of these threads, or their reads: returns those stores."""
+        """Finish all but the ``allowed`` latest groups of these threads, or their reads, and return those stores."""
         waiting = set(columns.tolist())
         due = [s for s in self._stores if s.column in waiting and s.group < self._committed[s.column] - allowed]
         for store in due:
@@ -79,7 +79,7 @@ class BulkGroups:
         return due
 
     def finish(self) -> list[BulkStore]:
-        """The batch has ended: all that is left acts. Returns the stores whose reads nobody waited for."""
+        """Return the batch has ended: all that is left acts. Returns the stores whose reads nobody waited for."""
         for store in self._stores:
             store.finish_read()
             self._write(store)
@@ -95,4 +95,4 @@ class BulkGroups:
 
 
 def _nothing() -> None:
-    """What is left to do of a store that has been performed."""
+    """Do nothing: the store has been performed."""

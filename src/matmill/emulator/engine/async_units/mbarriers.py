@@ -44,7 +44,7 @@ class Mbarrier:
         return self.phase << _PHASE_SHIFT | self.pending
 
     def is_past(self, phase: int, *, parity: bool) -> bool:
-        """Whether the phase of a token or, with ``parity``, of a parity has completed."""
+        """Tell whether the phase of a token or, with ``parity``, of a parity has completed."""
         return self.phase % 2 != phase & 1 if parity else self.phase > phase >> _PHASE_SHIFT
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Mbarriers:
         self._offsets = []
 
     def init(self, key: Key, count: int, i: Instruction) -> None:
-        """``mbarrier.init``: phase 0, all of ``count`` arrivals pending."""
+        """Execute ``mbarrier.init``: phase 0, all of ``count`` arrivals pending."""
         if key in self.live:
             self.report(i, f"initialises an mbarrier that is live since {self.live[key].where}, without mbarrier.inval")
         if not 1 <= count <= MOST_ARRIVALS:
@@ -77,7 +77,7 @@ class Mbarriers:
         self._index()
 
     def inval(self, key: Key, i: Instruction) -> None:
-        """``mbarrier.inval``: the barrier ends."""
+        """Execute ``mbarrier.inval``: the barrier ends."""
         if self.find(key, i) is not None:
             del self.live[key]
             self._index()
@@ -86,7 +86,7 @@ class Mbarriers:
         self._offsets = sorted({offset for _, offset in self.live})
 
     def find(self, key: Key, i: Instruction) -> Mbarrier | None:
-        """The barrier that an instruction names; None, and a report, where there is none."""
+        """Return the barrier that an instruction names; None, and a report, where there is none."""
         barrier = self.live.get(key)
         if barrier is None:
             self.report(i, f"uses byte {key[1]} of shared memory, where no mbarrier was initialised")
@@ -110,7 +110,7 @@ class Mbarriers:
         return token
 
     def closes(self, key: Key, count: int) -> bool:
-        """Whether ``count`` arrivals are the last ones that the open phase of a barrier waits for."""
+        """Tell whether ``count`` arrivals are the last ones that the open phase of a barrier waits for."""
         barrier = self.live.get(key)
         return barrier is not None and barrier.pending <= count
 
@@ -123,7 +123,7 @@ class Mbarriers:
                 self.report(i, f"awaits more than {MOST_ARRIVALS} arrivals: {barrier}")
 
     def expect(self, key: Key, nbytes: int, i: Instruction) -> None:
-        """``expect_tx``: ``nbytes`` more have to arrive in the open phase; negative ones have arrived."""
+        """Execute ``expect_tx``: ``nbytes`` more have to arrive in the open phase; negative ones have arrived."""
         barrier = self.find(key, i)
         if barrier is None:
             return
@@ -133,19 +133,19 @@ class Mbarriers:
         self._advance(key, barrier, i)
 
     def bring(self, key: Key, nbytes: int, i: Instruction) -> None:
-        """A copy has written ``nbytes``."""
+        """Count ``nbytes`` that a copy has written."""
         if key in self.live:
             self.live[key].brought = self.live[key].phase, i
         self.expect(key, -nbytes, i)
 
     def unwaited(self) -> Iterator[tuple[Key, Instruction]]:
-        """Barriers whose last copy no thread has waited for, and that copy."""
+        """Yield barriers whose last copy no thread has waited for, and that copy."""
         for key, barrier in self.live.items():
             if barrier.brought is not None and barrier.observed < barrier.brought[0]:
                 yield key, barrier.brought[1]
 
     def past(self, key: Key, phase: int, i: Instruction, *, parity: bool) -> bool:
-        """Whether a phase has completed; if so, it counts as observed."""
+        """Tell whether a phase has completed; if so, it counts as observed."""
         barrier = self.find(key, i)
         if barrier is None:
             return True
@@ -159,17 +159,20 @@ class Mbarriers:
         self._hazards.add("mbarrier", i, f"{self._kernel}: {i.text!r} {problem}", i)
 
     def near(self, start: int, end: int) -> bool:
-        """Whether a span of shared memory, of whatever block, may hold a barrier."""
+        """Tell whether a span of shared memory, of whatever block, may hold a barrier."""
         offsets = self._offsets
         return bool(offsets) and start < offsets[-1] + SIZE and end > offsets[0]
 
     def hit(self, block: int, offset: int, width: int) -> Key | None:
-        """The barrier that ``width`` bytes of a block's shared memory touch."""
+        """Return the barrier that ``width`` bytes of a block's shared memory touch."""
         first = offset - offset % SIZE
         return next((key for o in range(first, offset + width, SIZE) if (key := (block, o)) in self.live), None)
 
     def describe(self, block_name: Callable[[int], str]) -> list[str]:
-        """The live barriers, for the message about a deadlock; ``block_name`` gives a block of the batch a name."""
+        """Return the live barriers, for the message about a deadlock.
+
+        ``block_name`` gives a block of the batch a name.
+        """
         return [
             f"mbarrier at byte {offset} of {block_name(block)}: {barrier}"
             for (block, offset), barrier in self.live.items()

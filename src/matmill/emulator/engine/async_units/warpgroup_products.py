@@ -49,7 +49,7 @@ class Issued:
     agents: tuple[int, ...] = ()
 
     def part(self, mask: Mask) -> Issued:
-        """That of the warps in ``mask``."""
+        """Return that of the warps in ``mask``."""
         return replace(
             self, warps=self.warps[mask], descriptors=self.descriptors[:, mask], adds=self.adds[mask],
             group=self.group[mask],
@@ -57,12 +57,12 @@ class Issued:
 
 
 def columns_of(warps: Ints) -> Ints:
-    """The columns of whole warps in the register files of a batch."""
+    """Return the columns of whole warps in the register files of a batch."""
     return (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
 
 
 def perform(issued: Issued, file: Row, columns: slice | Ints, sums: Row) -> Row:
-    """The new sums of a product whose A may be in ``file``, at these columns."""
+    """Return the new sums of a product whose A may be in ``file``, at these columns."""
     factors = None if issued.factors is None else file[issued.factors][:, columns]
     return issued.multiply(issued, sums, factors)
 
@@ -95,7 +95,7 @@ class WarpgroupProducts:
         self._busy: Row | None = None
 
     def open_groups(self, warps: Ints) -> Ints:
-        """The number of each warp's open group."""
+        """Return the number of each warp's open group."""
         return self._committed[warps]
 
     def issue(self, issued: Issued, file: Row) -> None:
@@ -147,7 +147,7 @@ class WarpgroupProducts:
         return acted
 
     def ended(self, warp: int) -> list[int]:
-        """The agents of the products of a warp's warpgroup that it has waited for since the last call."""
+        """Return the agents of the products of a warp's warpgroup that it has waited for since the last call."""
         mine, done = self._agents.get(warp, []), int(self._waited[warp])
         self._agents[warp] = [(group, agent) for group, agent in mine if group >= done]
         return [agent for group, agent in mine if group < done]
@@ -167,7 +167,7 @@ class WarpgroupProducts:
         return np.arange(len(self._file))[rows]
 
     def finish(self) -> None:
-        """The batch has ended: report products that nobody waited for."""
+        """Report products that nobody waited for: the batch has ended."""
         self.warpgroups.finish()
         for warp in np.flatnonzero(self._newest >= self._waited).tolist():
             i, geometry = self._last[warp], self._geometry

@@ -47,7 +47,7 @@ class Warpgroups:
         self._steps: dict[int, deque[_Step]] = {}
 
     def executed(self, warps: NDArray[np.int64], i: Instruction, operands: Sequence[str] = ()) -> None:
-        """Whole ``warps`` of the batch execute ``i``, each with its ``operands``, in words.
+        """Execute ``i`` for whole ``warps`` of the batch, each with its ``operands``, in words.
 
         Raises ``KernelFault`` where another warp of the warpgroup executed something else at this point.
         """
@@ -72,7 +72,7 @@ class Warpgroups:
                 self._first[group] = self._first.get(group, 0) + 1
 
     def finish(self) -> None:
-        """The batch has ended: raise where a warp never executed what others of its warpgroup did."""
+        """Raise where a warp never executed what others of its warpgroup did: the batch has ended."""
         for group, steps in self._steps.items():
             if steps:
                 step = steps[0]

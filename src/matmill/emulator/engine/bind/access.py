@@ -154,7 +154,7 @@ class Access:
                 )
 
     def _search(self) -> list[Piece]:
-        """The slow path, lane by lane: lanes in several regions, or a fault."""
+        """Return the slow path, lane by lane: lanes in several regions, or a fault."""
         addresses = self.addresses
         absolute = addresses.absolute(self.offset).reshape(-1)
         active = addresses.active_lanes().reshape(-1)
@@ -189,7 +189,10 @@ class Access:
         return pieces
 
     def _peers(self, absolute: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """The block of the batch whose shared memory each lane names; None where none names a block by its rank."""
+        """Return the block of the batch whose shared memory each lane names.
+
+        None where none names a block by its rank.
+        """
         if self.addresses.space not in {"shared", "generic"} or not (absolute & MAPPED).any():
             return None
         shared = (absolute < 2 * MAPPED) | (absolute >= SHARED_WINDOW)
@@ -197,7 +200,7 @@ class Access:
         return self.machine.shared_targets(named, self.addresses.lanes.columns)[0] if shared.any() else None
 
     def _forget_swizzles(self) -> None:
-        """What is stored to shared memory is no longer as TMA has put it there."""
+        """Forget the swizzle of what is stored to shared memory: it is no longer as TMA has put it there."""
         for piece in self.pieces:
             if piece.region.kind == "shared":
                 index = piece.index if piece.mask is None else piece.index[piece.mask]
@@ -239,7 +242,7 @@ class Access:
                 return
 
     def fault(self, kind: str, lane: int, address: int, space: str | None = None) -> KernelFault:
-        """The error for one lane's illegal access, in the access's own state space or another one."""
+        """Return the error for one lane's illegal access, in the access's own state space or another one."""
         i, machine = self.instruction, self.machine
         problems = {"misaligned": f", which is no multiple of {self.width}", "read-only": ", which is read-only"}
         message = (
@@ -249,7 +252,7 @@ class Access:
         return fault(kind, message, i)
 
     def _did(self, address: int, space: str | None = None) -> str:
-        """What the access does at an address, of its own state space or another one, for messages."""
+        """Return what the access does at an address, of its own state space or another one, for messages."""
         return f"{self._doing} {self.machine.describe(space or self.addresses.space, address)}"
 
     def check_dependency(
@@ -266,7 +269,7 @@ class Access:
             dependency.add(self.where, lanes.thread_name(lane), did, self.instruction)
 
     def _count(self) -> None:
-        """Requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by region kind."""
+        """Count requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by region kind."""
         traffic, counts = [], []
         addresses = self.addresses
         for piece in self.pieces:
@@ -285,7 +288,7 @@ class Access:
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 
     def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
-        """The cost of an access in one piece, from those of other instructions and launches where one was alike.
+        """Return the cost of an access in one piece, from those of other instructions and launches where one was alike.
 
         Those with bank conflicts are not kept, because the worst of them is noted as it is counted.
         """

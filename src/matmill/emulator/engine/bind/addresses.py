@@ -89,7 +89,7 @@ class Addresses:
         self.epoch += 1
 
     def index(self, kind: str, shift: int) -> NDArray[np.int64]:
-        """Element indices relative to the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
+        """Return element indices from the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
         found = self.indices.get((kind, shift))
         if found is None:
             base = self.lanes.base(kind)
@@ -98,13 +98,13 @@ class Addresses:
         return found
 
     def active_lanes(self) -> Mask:
-        """bool[warps, 32]: who takes part."""
+        """Return bool[warps, 32]: who takes part."""
         if self.mask is None:
             return np.ones((len(self.row) // LANES, LANES), np.bool_)
         return self.mask.reshape(-1, LANES)
 
     def identity(self) -> tuple[bytes, bytes]:
-        """What tells the distances and the lanes that take part from others."""
+        """Return what tells the distances and the lanes that take part from others."""
         found: tuple[bytes, bytes] | None = self.memo.get("identity")
         if found is None:
             found = self.distance.tobytes(), b"" if self.mask is None else self.mask.tobytes()
@@ -112,7 +112,7 @@ class Addresses:
         return found
 
     def absolute(self, offset: int) -> NDArray[np.int64]:
-        """int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
+        """Return int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
         return (self.distance + (self.low + offset)).reshape(-1, LANES)
 
 
@@ -143,5 +143,5 @@ class Piece:
         self.owners = owners
 
     def active(self, addresses: Addresses) -> Mask:
-        """bool[warps, 32]: the lanes that it serves."""
+        """Return bool[warps, 32]: the lanes that it serves."""
         return addresses.active_lanes() if self.mask is None else self.mask.reshape(-1, LANES)

@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 
 def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) -> Iterator[tuple[Key, Ints]]:
-    """Each mbarrier among ``addresses`` (one per thread of ``columns``) with the threads' indices in both, in order.
+    """Yield each mbarrier among ``addresses`` (one per thread of ``columns``) with the threads' indices in both.
 
     Raises ``KernelFault`` for an address outside the shared memory of the cluster's blocks, or no multiple of 8.
     """
@@ -53,14 +53,14 @@ class BarrierOperand:
         self._where = self._machine.program.index_of(i)
 
     def by_barrier(self) -> Iterator[tuple[Key, Ints]]:
-        """Each mbarrier that is named, with the lanes of the site that name it."""
+        """Yield each mbarrier that is named, with the lanes of the site that name it."""
         lanes = np.flatnonzero(self._participants())
         addresses = np.broadcast_to(self._row, self._lanes.count)[lanes].astype(np.int64) + self._offset
         for key, group in grouped(self._machine, addresses, self._lanes.columns[lanes], self._i):
             yield key, lanes[group]
 
     def warps(self) -> int:
-        """The warps of the site that take part."""
+        """Return the warps of the site that take part."""
         return int(self._participants().reshape(-1, LANES).any(axis=1).sum())
 
     def count(self, kind: str, count: int) -> None:
@@ -91,5 +91,5 @@ class BarrierOperand:
 
 
 def of_lane(row: Row, lane: int) -> int:
-    """One lane's value of a row, which may be one value for all."""
+    """Return one lane's value of a row, which may be one value for all."""
     return int(row[lane] if np.ndim(row) else row)

@@ -53,7 +53,7 @@ def copy_where(out: Row, value: Row, guard: Row) -> None:
 
 @lru_cache(maxsize=1 << 12)
 def _number(bits: int, kind: str) -> Row:
-    """The low ``bits`` as a scalar, which serves as a row of equal lanes."""
+    """Return the low ``bits`` as a scalar, which serves as a row of equal lanes."""
     size = int(kind[1])
     return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # a scalar
 
@@ -121,7 +121,7 @@ class BoundBlock:
         self.steps.append((self.machine.tally.guarded, (action.tally, action.flops, guard, self.lanes)))
 
     def _guard_row(self) -> Row:
-        """The guard as a row that is true where the instruction executes."""
+        """Return the guard as a row that is true where the instruction executes."""
         if self.guard is None or not self.negated:
             return self.guard if self.guard is not None else np.ones(self.lanes.count, np.bool_)
         inverted = np.empty(self.lanes.count, np.bool_)
@@ -129,7 +129,7 @@ class BoundBlock:
         return inverted
 
     def _forget(self, action: Action) -> None:
-        """After a register was written, what was made of it must be made again."""
+        """Forget what was made of a register that was written."""
         for value in action.results:
             # Few registers are in any key.
             if value.operand in self._keyed:
@@ -174,7 +174,7 @@ class BoundBlock:
         return row if width >= own or packed else row[:: own // width]
 
     def source(self, value: Value) -> Row:
-        """The row (or scalar) of a source operand."""
+        """Return the row (or scalar) of a source operand."""
         operand, kind = value.operand, value.kind
         if isinstance(operand, Register):
             return self._register(operand, kind)
@@ -204,7 +204,7 @@ class BoundBlock:
         return _number(bits, kind)
 
     def result(self, value: Value) -> Row:
-        """The row of a result operand; a scratch row where it is a sink."""
+        """Return the row of a result operand; a scratch row where it is a sink."""
         if isinstance(value.operand, Register):
             return self._register(value.operand, value.kind)
         kind = "?" if value.kind == "p" else value.kind.removesuffix("x2")
@@ -213,14 +213,19 @@ class BoundBlock:
     # What instruction families ask for
 
     def participants(self) -> Callable[[], Mask]:
-        """A function that returns which lanes (bool[warps, 32]) execute the instruction being bound, when it runs."""
+        """Bind the guard.
+
+        A function that returns which lanes (bool[warps, 32]) execute the instruction when it runs.
+        """
         lanes, guard, negated = self.lanes, self.guard, self.negated
         if guard is None:
             return lanes.active_warps
         return lambda: lanes.active_warps() & (guard != negated).reshape(-1, LANES)
 
     def parameter(self, i: Instruction, address: Address, dtype: np.dtype[Any], count: int) -> Row | None:
-        """Elements of a kernel parameter at a fixed offset (dtype[count]); None where the address is no such thing.
+        """Return elements of a kernel parameter at a fixed offset (dtype[count]).
+
+        None where the address is no such thing.
 
         Raises ``KernelFault`` outside the parameter and at offsets that are no multiple of the width.
         """
@@ -237,19 +242,19 @@ class BoundBlock:
         return machine.parameters[start : start + width].view(dtype)
 
     def address_row(self, address: Address) -> tuple[Row, int]:
-        """The row (or scalar) of an address's base and the offset to add."""
+        """Return the row (or scalar) of an address's base and the offset to add."""
         base = address.base
         if isinstance(base, Register):
             return self._register(base, f"u{TYPE_BYTES[base.type]}"), address.offset
         return self._scalar(base, "u8"), address.offset
 
     def access(self, i: Instruction, address: Address, space: str, *, element: int, vector: int, kind: str) -> Access:
-        """A memory access of the instruction being bound."""
+        """Return a memory access of the instruction being bound."""
         addresses = self.addresses(i, address, space)
         return Access(self.machine, addresses, i, offset=address.offset, element=element, vector=vector, kind=kind)
 
     def addresses(self, i: Instruction, address: Address, space: str, *, first: int = LANES) -> Addresses:
-        """The addresses that the instruction being bound takes from the ``first`` lanes of each warp."""
+        """Return the addresses that the instruction being bound takes from the ``first`` lanes of each warp."""
         symbol = address.base if isinstance(address.base, Symbol) else None
         if symbol is not None and space == "param" and symbol.variable not in self.machine.program.parameters:
             # An argument of an inlined call.
@@ -272,7 +277,7 @@ class BoundBlock:
         return addresses
 
     def prepared(self, key: tuple[object, ...], slots: int, make: Callable[[int], Prepared]) -> Prepared:
-        """What several instructions make of the same registers, ready when the instruction being bound runs.
+        """Return what several instructions make of the same registers, ready when the instruction being bound runs.
 
         ``key`` is a kind and all operands. Of a kind at most ``slots`` are held at once; ``make`` gets the number of a
         free slot, and what it makes is refreshed before the first instruction that asks for it.
@@ -291,7 +296,7 @@ class BoundBlock:
         return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind
 
     def whole_warps(self, i: Instruction) -> Call | None:
-        """A call that raises where only some lanes of a warp execute ``i``; None where that cannot be."""
+        """Return a call that raises where only some lanes of a warp execute ``i``; None where that cannot be."""
         if self.guard is None and self.lanes.active is None:
             return None
         lanes, machine, participants = self.lanes, self.machine, self.participants()

@@ -36,7 +36,7 @@ class Spans:
     offset: Ints
 
     def take(self, chosen: Ints) -> Spans:
-        """Some of the spans."""
+        """Return some of the spans."""
         return Spans(self.block[chosen], self.offset[chosen])
 
 
@@ -67,7 +67,10 @@ class BulkUnit:
         self.where = machine.program.index_of(i)
 
     def spans(self, addresses: Ints, columns: Ints, nbytes: Ints, align: int) -> Spans:
-        """Where shared addresses are; raises ``KernelFault`` outside the cluster's shared memory and off ``align``."""
+        """Say where shared addresses are.
+
+        Raises ``KernelFault`` outside the cluster's shared memory and off ``align``.
+        """
         machine, shared = self.machine, self.machine.shared
         block, offset = machine.shared_targets(addresses, columns)
         outside = (block < 0) | (offset < shared.start) | (offset + nbytes > shared.end)
@@ -87,7 +90,7 @@ class BulkUnit:
         raise fault(kind, message, self.i)
 
     def use_global(self, column: int, span: tuple[int, int], kind: str) -> Allocation:
-        """The global memory that holds a span of addresses of which a thread's copy reads, writes or updates something.
+        """Return the global memory with a span of addresses that a thread's copy reads, writes or updates.
 
         Raises ``KernelFault`` where none holds it, or it is read-only.
         """
@@ -110,11 +113,11 @@ class BulkUnit:
                 dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
 
     def index(self, spans: Spans) -> Ints:
-        """Spans as indices of the bytes of shared memory."""
+        """Return spans as indices of the bytes of shared memory."""
         return spans.block * self.machine.geometry.shared_stride + spans.offset - self.machine.shared.start
 
     def origin(self, spans: Spans) -> Ints:
-        """Where byte 0 of each span's block would be among the bytes of shared memory."""
+        """Say where byte 0 of each span's block would be among the bytes of shared memory."""
         return self.index(spans) - spans.offset
 
     # Loads
@@ -161,7 +164,7 @@ class BulkUnit:
             barriers.report(self.i, f"copies {nbytes} bytes, over a live mbarrier at {where}")
 
     def _offsets(self, block: int, chunks: Ints) -> Ints:
-        """Chunks of a block as offsets in its window."""
+        """Return chunks of a block as offsets in its window."""
         return chunks * _CHUNK - (block * self.machine.geometry.shared_stride - self.machine.shared.start)
 
     # Stores
@@ -193,7 +196,7 @@ class BulkUnit:
     # Events
 
     def agent(self, column: int) -> int:
-        """The race detector's name for a copy that a thread starts; -1 without a detector."""
+        """Return the race detector's name for a copy that a thread starts; -1 without a detector."""
         events = self.machine.events
         if events is None:
             return -1
@@ -216,7 +219,7 @@ class BulkUnit:
     # Global memory
 
     def watch_global(self, column: int, memory: Allocation, ranges: tuple[Ints, Ints], kind: str, width: int) -> None:
-        """What a copy does to ranges of global memory, as done by its thread when it issues it.
+        """Watch what a copy does to ranges of global memory, as done by its thread when it issues it.
 
         ``kind`` is "read", "write" or "atomic", by elements of ``width`` bytes.
         """
@@ -257,7 +260,7 @@ class BulkUnit:
 
 
 def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
-    """Ranges of global memory have been stored to."""
+    """Mark ranges of global memory that have been stored to."""
     for marks in memory.marks:
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
             marks[1][start - memory.start : end - memory.start] = 1

@@ -55,7 +55,7 @@ def _report(access: Access, lane: int, address: int, space: str, kind: str) -> N
 
 
 def ones(element: int) -> Row:
-    """An element of the size given whose bytes are all 1: memory that was stored to."""
+    """Return an element of the size given whose bytes are all 1: memory that was stored to."""
     return np.frombuffer(b"\x01" * element, {16: "c16"}.get(element, f"u{element}"))
 
 

@@ -86,14 +86,14 @@ class Interpreter:
         tally.block_warps[block] += count
 
     def _rows_of(self, block: int) -> tuple[Files, Files]:
-        """The rows of each file that a block reads or writes, and those that it writes."""
+        """Return the rows of each file that a block reads or writes, and those that it writes."""
         known = self._touched.get(block)
         if known is None:
             known = self._touched[block] = self.program.touched_rows(block)
         return known
 
     def operand_row(self, value: Value, warps: NDArray[np.int64]) -> Row:
-        """The values of an operand at the end of a block for some warps, as [warps, 32]."""
+        """Return the values of an operand at the end of a block for some warps, as [warps, 32]."""
         if isinstance(value.operand, Negated):
             return np.asarray(~self.operand_row(Value(value.operand.register, value.kind), warps))
         row = self._operands.source(value)
@@ -103,5 +103,5 @@ class Interpreter:
         return np.asarray(row[columns]).reshape(-1, LANES)
 
     def result_row(self, value: Value) -> Row:
-        """The row of a result operand over all columns."""
+        """Return the row of a result operand over all columns."""
         return self._operands.result(value)

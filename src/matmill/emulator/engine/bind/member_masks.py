@@ -28,23 +28,23 @@ WHOLE = np.ones((1, 1, LANES), np.bool_)
 
 
 def by_warp(row: Row, count: int) -> Row:
-    """A row of ``count`` lanes, or a scalar that stands for one, as [warps, 32]."""
+    """Return a row of ``count`` lanes, or a scalar that stands for one, as [warps, 32]."""
     # Rows are the usual case, and broadcast_to takes longer than many an exchange.
     return row.reshape(-1, LANES) if row.ndim else np.full((count // LANES, LANES), row)
 
 
 def ballot(flags: Flags) -> Masks:
-    """bool[..., 32] to masks [...]."""
+    """Return bool[..., 32] to masks [...]."""
     return np.asarray(np.where(flags, _BITS, np.uint32(0)).sum(axis=-1, dtype=np.uint32))
 
 
 def in_own(masks: Masks) -> Flags:
-    """Whether each lane's mask (uint32[warps, 32]) names the lane itself."""
+    """Tell whether each lane's mask (uint32[warps, 32]) names the lane itself."""
     return np.asarray((masks & _BITS) != 0)
 
 
 def companions(masks: Masks, lanes: Flags) -> Flags:
-    """For each lane those of ``lanes`` (bool[warps, 32]) that name its mask and are named by it.
+    """Return for each lane those of ``lanes`` (bool[warps, 32]) that name its mask and are named by it.
 
     bool[warps, 32, 32], or [warps, 1, 32] where all lanes of each warp have the same companions.
     """
@@ -57,12 +57,12 @@ def companions(masks: Masks, lanes: Flags) -> Flags:
 
 
 def missing(masks: Masks, together: Flags, live: Flags) -> Masks:
-    """The lanes that each lane's mask names and that live, but are not among its companions, as masks [warps, 32]."""
+    """Give lanes that each lane's mask names and that live, but are not among its companions, as masks [warps, 32]."""
     return np.asarray(masks & ballot(live)[:, None] & ~ballot(together))
 
 
 def lane_list(mask: int) -> str:
-    """The lanes of a mask in words: "lane 4", "lanes 0-15, 20"."""
+    """Return the lanes of a mask in words: "lane 4", "lanes 0-15, 20"."""
     lanes = [lane for lane in range(LANES) if mask >> lane & 1]
     starts = [lane for lane in lanes if lane - 1 not in lanes]
     ends = [lane for lane in lanes if lane + 1 not in lanes]
@@ -71,7 +71,7 @@ def lane_list(mask: int) -> str:
 
 
 def leaves_out(thread: str, lane: int, mask: int, i: Instruction) -> str:
-    """The message for a lane that executes a collective with a mask that does not name it."""
+    """Return the message for a lane that executes a collective with a mask that does not name it."""
     return f"{thread}, lane {lane} of its warp, executes {i.text!r} with mask {mask:#010x}, which leaves it out"
 
 
@@ -107,13 +107,13 @@ class Together:
         self._known: tuple[list[Row], Flags] | None = None
 
     def whole(self, last: Row) -> bool:
-        """Whether whole warps name all their lanes, as nearly always; ``last`` is the last operand."""
+        """Tell whether whole warps name all their lanes, as nearly always; ``last`` is the last operand."""
         if not self._always_whole and not self.active().all():
             return False
         return not self.synchronous or bool((last == FULL).all())
 
     def exchanges(self, *rows: Row) -> list[Exchange]:
-        """The executions by the active lanes: one, and one for each meeting with lanes at other instructions."""
+        """Return the executions by the active lanes: one, and one for each meeting with lanes at other instructions."""
         active = self.active()
         operands = [by_warp(row, self.lanes.count) for row in rows]
         if not self.synchronous:
@@ -127,7 +127,7 @@ class Together:
         return [*found, self._exchange(alone, alone, operands)]
 
     def _again(self, active: Flags, operands: list[Row]) -> Exchange:
-        """The exchange of all active lanes; who is with whom is remembered while the masks stay."""
+        """Return the exchange of all active lanes; who is with whom is remembered while the masks stay."""
         key = [operands[-1], active, self._live()]
         if self._known is not None and all(map(np.array_equal, self._known[0], key)):
             return Exchange(active, self._known[1], None, operands)
@@ -137,7 +137,10 @@ class Together:
         return exchange
 
     def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
-        """Meetings with lanes at other instructions: who executes this one, who takes part, and all their operands."""
+        """Yield meetings with lanes at other instructions.
+
+        Who executes this one, who takes part, and all their operands.
+        """
         for index, warp in enumerate(self.lanes.warps.tolist()):
             for meeting in list(self.machine.meetings.get(warp, ())):
                 mine = meeting.pending & active[index]
@@ -151,7 +154,7 @@ class Together:
                     self.machine.meetings[warp].remove(meeting)
 
     def _exchange(self, lanes: Flags, present: Flags, operands: list[Row]) -> Exchange:
-        """The exchange of ``lanes`` with those of their mask among all that are ``present``."""
+        """Return the exchange of ``lanes`` with those of their mask among all that are ``present``."""
         masks = operands[-1]
         together = companions(masks, present)
         outside = lanes & ~in_own(masks)
@@ -168,7 +171,7 @@ class Together:
         return Exchange(lanes, together, undefined if undefined.any() else None, operands)
 
     def unreadable(self, exchange: Exchange, source: Row) -> Flags:
-        """The lanes, bool[warps, 32], whose result is undefined, or that read a lane (``source``) which takes no part.
+        """Return the lanes, bool[warps, 32], whose result is undefined, or whose ``source`` takes no part.
 
         Of the latter one is reported.
         """
@@ -184,7 +187,7 @@ class Together:
         return lost | undefined
 
     def _live(self) -> Flags:
-        """The lanes that exist and have not exited: bool[warps, 32]."""
+        """Return the lanes that exist and have not exited: bool[warps, 32]."""
         return self.machine.live[self.lanes.warps]
 
     def _report_read(self, source: Row, lane: int, masks: Row) -> None:

@@ -91,14 +91,14 @@ class RaceWatch:
             )
 
     def _is_plain(self, pieces: Sequence[Piece]) -> bool:
-        """Whether all lanes make a plain access to shared memory of their own blocks."""
+        """Tell whether all lanes make a plain access to shared memory of their own blocks."""
         if len(pieces) != 1 or self.kind not in {"read", "write"}:
             return False
         piece, plain = pieces[0], self.ordering is None or self.ordering.volatile
         return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
 
     def _is_reserved(self, pieces: Sequence[Piece]) -> bool:
-        """Whether it is a plain access to shared memory that the system has for itself.
+        """Tell whether it is a plain access to shared memory that the system has for itself.
 
         Only cooperative_groups works there: its lanes pass on by shuffles what one of them has acquired.
         """
@@ -108,7 +108,7 @@ class RaceWatch:
         return pieces[0].region.kind == "shared" and pieces[0].start + self.addresses.span + self.width <= reserved
 
     def _pattern_of(self, patterns: IntervalPatterns) -> Pattern:
-        """What stands for the accesses, whichever batch of blocks makes them."""
+        """Return what stands for the accesses, whichever batch of blocks makes them."""
         addresses = self.addresses
         shape = addresses.memo.get("shape")
         if shape is None:
@@ -120,12 +120,12 @@ class RaceWatch:
         return patterns.pattern(shape, low, kind=self.kind, width=self.width, where=self.where)
 
     def _offsets(self, piece: Piece) -> NDArray[np.int64]:
-        """Addresses of shared memory as offsets in the window of the block that they name."""
+        """Return addresses of shared memory as offsets in the window of the block that they name."""
         absolute = self.addresses.absolute(self.offset)
         return self.machine.shared_offset(absolute) if piece.owners is None else absolute & OFFSET_MASK
 
     def _by_owner(self, piece: Piece, active: Mask) -> Iterator[tuple[NDArray[np.int64] | None, Mask]]:
-        """The lanes of a piece (bool[warps, 32]) by the block of the grid whose shared memory each warp names there."""
+        """Yield the lanes of a piece (bool[warps, 32]) by the block whose shared memory each warp names there."""
         if piece.owners is None:
             yield None, active
             return
@@ -136,7 +136,7 @@ class RaceWatch:
             yield geometry.block_ids[own - own % size + named], active & (rank == named)
 
     def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """What the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
+        """Return what the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
         shift = self.element.bit_length() - 1
         held, first, lanes = piece.region.words[self.element], piece.start >> shift, len(piece.index)
         stored = np.stack([np.broadcast_to(value.view(f"u{self.element}"), lanes) for value in values], axis=1)

@@ -20,7 +20,7 @@ from matmill.tensor_map import decode, replace
 
 
 def read_map(machine: Machine, column: int, address: int, i: Instruction) -> TensorMap:
-    """The tensor map that a thread names by a generic address, as TMA sees it.
+    """Return the tensor map that a thread names by a generic address, as TMA sees it.
 
     Raises ``KernelFault`` where there is none, ``EmulationError`` for maps of kinds that are not emulated.
     """
@@ -39,7 +39,10 @@ def read_map(machine: Machine, column: int, address: int, i: Instruction) -> Ten
 
 
 def change_map(machine: Machine, column: int, address: int, change: tuple[str, int, int], i: Instruction) -> None:
-    """``tensormap.replace`` by a thread: put a value into a field, of one dimension, of the map at an address."""
+    """Execute ``tensormap.replace`` by a thread.
+
+    Put a value into a field, of one dimension, of the map at an address.
+    """
     data = map_data(machine, column, address, i)
     field, value, ordinal = change
     try:
@@ -51,14 +54,16 @@ def change_map(machine: Machine, column: int, address: int, change: tuple[str, i
 
 
 def copy_map(machine: Machine, column: int, to: int, source: int, i: Instruction) -> None:
-    """``tensormap.cp_fenceproxy`` by a thread: copy a map from shared to global memory, and release it."""
+    """Execute ``tensormap.cp_fenceproxy`` by a thread: copy a map from shared to global memory, and release it."""
     map_data(machine, column, to, i)[:] = map_data(machine, column, source, i)
     machine.maps.change(to, repr(i.text))
     machine.progress += 1
 
 
 def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDArray[np.uint8]:
-    """The 128 bytes of a tensor map that a thread names: in parameters, global or shared memory, as they are there.
+    """Return the 128 bytes of a tensor map that a thread names.
+
+    In parameters, global or shared memory, as they are there.
 
     Raises ``KernelFault`` where they are not all in one allocation.
     """

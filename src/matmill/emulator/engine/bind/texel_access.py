@@ -46,7 +46,7 @@ class ViewAccess(Generic[Kind]):
         self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
 
     def views(self, handles: Row) -> Iterator[tuple[View, Kind, Mask]]:
-        """What the handles name, and the lanes (bool[lanes]) that take part with each; counts the request.
+        """Yield what the handles name, and the lanes (bool[lanes]) that take part with each; counts the request.
 
         Raises ``KernelFault`` for a handle of nothing, or of another kind.
         """
@@ -75,11 +75,11 @@ class ViewAccess(Generic[Kind]):
         return view, view.image
 
     def first(self, chosen: Mask) -> int:
-        """The first of some lanes."""
+        """Return the first of some lanes."""
         return int(np.flatnonzero(chosen)[0])
 
     def fault(self, kind: str, lane: int, did: str) -> KernelFault:
-        """The error that ends the run: what the thread of a lane did."""
+        """Return the error that ends the run: what the thread of a lane did."""
         return fault(kind, self._message(lane, did), self.i)
 
     def report(self, kind: str, lane: int, did: str) -> None:
@@ -93,7 +93,9 @@ class ViewAccess(Generic[Kind]):
     # Memory
 
     def check(self, view: View, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
-        """What an access of ``width`` bytes by the ``chosen`` lanes breaks: ``offset`` bytes into the allocation each.
+        """Report what an access of ``width`` bytes by the ``chosen`` lanes breaks.
+
+        ``offset`` bytes into the allocation each.
 
         ``values`` are what it stores, of equal widths.
         """
@@ -161,14 +163,14 @@ class ViewAccess(Generic[Kind]):
 
 
 def in_bytes(values: tuple[Row, ...], lanes: int) -> NDArray[np.uint8]:
-    """What each lane stores: uint8[lanes, bytes]."""
+    """Return what each lane stores: uint8[lanes, bytes]."""
     return np.stack([np.broadcast_to(value, lanes) for value in values], axis=1).view(np.uint8)
 
 
 def _contents(
     memory: Allocation, offset: Ints, stored: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """What lanes store at offsets of an allocation, and what is there before: uint8[warps, 32, width] each."""
+    """Return what lanes store at offsets of an allocation, and what is there before: uint8[warps, 32, width] each."""
     shape = (-1, LANES, stored.shape[1])
     there = memory.data[offset[:, None] + np.arange(stored.shape[1])]
     return stored.reshape(shape), there.reshape(shape)

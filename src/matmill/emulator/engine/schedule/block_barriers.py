@@ -72,7 +72,7 @@ class BlockBarriers:
         return True
 
     def arrive(self, end: Terminator, warps: Ints, here: Flags) -> None:
-        """The lanes ``here`` of some warps reach a barrier of their thread block."""
+        """Let the lanes ``here`` of some warps reach a barrier of their thread block."""
         barrier: Barrier = end.detail
         self._machine.tally.barriers += len(warps)
         self._machine.progress += 1
@@ -102,7 +102,7 @@ class BlockBarriers:
         self._complete(number, np.unique(geometry.block_of_warp[warps]))
 
     def exited(self, warps: Ints) -> None:
-        """Threads of ``warps`` have exited: barriers of their blocks may have waited for them alone."""
+        """Release barriers of blocks that have waited for threads of ``warps`` alone, which have exited."""
         blocks = np.unique(self._geometry.block_of_warp[warps])
         state = self._by_block(self._counters.counter)[:, blocks]
         waiting = (state >= BARRIER) & (state < DONE)
@@ -111,7 +111,7 @@ class BlockBarriers:
                 self._complete(int(number), blocks)
 
     def _by_block(self, lanes: Ints) -> Ints:
-        """What lanes have, int64[warps of the batch, 32], as [warps of a block, blocks, 32]."""
+        """Return what lanes have, int64[warps of the batch, 32], as [warps of a block, blocks, 32]."""
         return lanes.reshape(self._geometry.warps, self._geometry.blocks, LANES)
 
     def _complete(self, number: int, block_indices: Ints) -> None:
@@ -157,7 +157,7 @@ class BlockBarriers:
         return machine.warp_ids(met.astype(np.int64))
 
     def _exists(self, index: int) -> Flags:
-        """The threads that a thread block of the batch has: bool[its warps, 32]."""
+        """Return the threads that a thread block of the batch has: bool[its warps, 32]."""
         exists: Flags = self._geometry.exists.reshape(self._geometry.warps, self._geometry.blocks, LANES)[:, index]
         return exists
 
@@ -188,14 +188,14 @@ class BlockBarriers:
             machine.hazards.add("early-exit", instruction, message, instruction)
 
     def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
-        """Whether the source has a barrier inside of a branch; None where it does not say."""
+        """Tell whether the source has a barrier inside of a branch; None where it does not say."""
         diverges = self._machine.context.diverges
         if diverges is None or branch is None:
             return None
         return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
 
     def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
-        """The result of bar.red for all threads that waited."""
+        """Give the result of bar.red to all threads that waited."""
         barrier: Barrier = end.detail
         if end.action is None or barrier.source is None:
             return
@@ -207,7 +207,7 @@ class BlockBarriers:
         row[columns] = value
 
     def describe(self) -> list[str]:
-        """Which warps wait at which barrier, for messages."""
+        """Say which warps wait at which barrier, for messages."""
         counters, geometry = self._counters, self._geometry
         parts = []
         waiting = (counters.first >= BARRIER) & (counters.first < DONE)

@@ -38,7 +38,9 @@ class CallStack:
         self._height[...] = 0
 
     def enter(self, end: Terminator, warps: Ints, lanes: Flags) -> Ints:
-        """Some ``lanes`` (bool[n, 32]) of ``warps`` make a call: the block of code that each goes to, in their order.
+        """Return some ``lanes`` (bool[n, 32]) of ``warps`` make a call.
+
+        The block of code that each goes to, in their order.
 
         Raises ``KernelFault`` for pointers that are to none of the functions, and where the stack ends.
         """
@@ -65,7 +67,10 @@ class CallStack:
         return following
 
     def leave(self, warps: Ints, lanes: Flags) -> Ints:
-        """Some ``lanes`` (bool[n, 32]) of ``warps`` return: the block of code that each goes to, in their order."""
+        """Return some ``lanes`` (bool[n, 32]) of ``warps`` return.
+
+        The block of code that each goes to, in their order.
+        """
         columns = columns_of(warps, lanes)
         following = self._words[self._height[columns] - 1, columns].astype(np.int64)
         for block in np.unique(following).tolist():
@@ -96,7 +101,7 @@ class CallStack:
             height = height + 1
 
     def _wrong(self, address: int) -> str:
-        """Why a pointer cannot be called."""
+        """Say why a pointer cannot be called."""
         names = [name for name, at in self._stack.addresses.items() if at == address]
         if names:
             return f"whose pointer is to {readable(names[0])}, which takes other arguments or has no body"

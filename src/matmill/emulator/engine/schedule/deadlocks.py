@@ -62,12 +62,12 @@ class StuckWarps:
         self._watches: dict[tuple[int, int, int], _Watch] = {}
 
     def spin(self) -> Flags:
-        """The warps that spin as long as memory does not change: bool[warps]."""
+        """Return the warps that spin as long as memory does not change: bool[warps]."""
         spin: Flags = self._stalled == self._machine.progress
         return spin
 
     def quiet(self) -> bool:
-        """Whether so many steps changed no memory that loops are watched."""
+        """Tell whether so many steps changed no memory that loops are watched."""
         return self._quiet > _WATCH_AFTER
 
     def note(self, block: int) -> None:
@@ -108,7 +108,7 @@ class StuckWarps:
         watch.whole = whole
 
     def spinning(self) -> KernelFault:
-        """The error for a batch of which only spinning warps are left."""
+        """Return the error for a batch of which only spinning warps are left."""
         spinners = self._counters.can_run()
         warp = int(np.flatnonzero(spinners)[0])
         instruction = self._last_place.get(warp) or blame(self._blocks[int(self._counters.first[warp])])
@@ -119,7 +119,7 @@ class StuckWarps:
         return fault("deadlock", message, instruction)
 
     def deadlock(self) -> KernelFault:
-        """The error for a batch in which every warp waits for another."""
+        """Return the error for a batch in which every warp waits for another."""
         self._machine.products.warpgroups.finish()  # raises where a warp did not come to what its warpgroup executed
         first = self._counters.first
         point = int(first[(first >= POLL) & (first < DONE)][0])
@@ -127,6 +127,6 @@ class StuckWarps:
         return fault("deadlock", f"{self._machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:
-        """Who waits where, for messages."""
+        """Say who waits where, for messages."""
         mbarriers = self._machine.mbarriers.describe(self._machine.geometry.block_name)
         return "".join(f"; {part}" for part in (*self._lane_waits.describe(), *self._barriers.describe(), *mbarriers))

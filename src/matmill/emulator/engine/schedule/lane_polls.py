@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 def columns_of(warps: Ints, lanes: Flags) -> Ints:
-    """The threads of a batch that are some ``lanes`` (bool[n, 32]) of ``warps`` (int64[n])."""
+    """Return the threads of a batch that are some ``lanes`` (bool[n, 32]) of ``warps`` (int64[n])."""
     columns: Ints = (warps[:, None] * LANES + np.arange(LANES))[lanes]
     return columns
 
@@ -35,11 +35,11 @@ class Polls:
         self._machine = interpreter.machine
 
     def completions(self) -> int:
-        """How often something that lanes may wait for has come to pass."""
+        """Say how often something that lanes may wait for has come to pass."""
         return self._machine.mbarriers.completions + self._machine.cluster.completions
 
     def past(self, end: Terminator, warps: Ints, lanes: Flags) -> Flags:
-        """Which of the ``lanes`` (bool[warps, 32]) need not wait."""
+        """Say which of the ``lanes`` (bool[warps, 32]) need not wait."""
         past = np.zeros(lanes.shape, np.bool_)
         if not isinstance(end.detail, PhaseWait):
             past[lanes] = self._machine.cluster.past(columns_of(warps, lanes))
@@ -53,7 +53,7 @@ class Polls:
         return past
 
     def barriers(self, end: Terminator, warps: Ints, lanes: Flags) -> Iterator[tuple[Key, Ints, Ints]]:
-        """Each mbarrier that some ``lanes`` wait for, with their indices among these lanes and the phases they name."""
+        """Yield each mbarrier that some ``lanes`` wait for, with their indices among these and the phases they name."""
         wait: PhaseWait = end.detail
         base = wait.address.base
         kind = f"u{TYPE_BYTES[base.type]}" if isinstance(base, Register) else "u8"
@@ -69,7 +69,7 @@ class Polls:
             self._machine.tally.requests(self._machine.program.index_of(blame_end(end)), "mbarrier wait", warps)
 
     def finish(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
-        """The wait of some lanes is over: its predicate says whether it has succeeded."""
+        """End the wait of some lanes: its predicate says whether it has succeeded."""
         if end.action is not None and end.action.results:
             self._interpreter.result_row(end.action.results[0])[columns_of(warps, lanes)] = succeeds
         if succeeds and isinstance(end.detail, ClusterWait):
@@ -93,7 +93,7 @@ class Polls:
             events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(blame_end(end)))
 
     def describe(self, end: Terminator, warps: Ints, lanes: Flags) -> str:
-        """What lanes wait for, for messages."""
+        """Return what lanes wait for, for messages."""
         if not isinstance(end.detail, PhaseWait):
             return "for its cluster"
         key, _, phases = next(self.barriers(end, warps, lanes))

@@ -30,7 +30,7 @@ class LaneWaits:
         self._timed_out = -1
 
     def changed(self) -> bool:
-        """Whether anything that lanes may wait for has come to pass since they were last looked at."""
+        """Tell whether anything that lanes may wait for has come to pass since they were last looked at."""
         return self._polled != self._polls.completions()
 
     def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
@@ -43,7 +43,7 @@ class LaneWaits:
         return passes
 
     def look(self, end: Terminator, warps: Ints) -> None:
-        """Lanes of ``warps`` have come to wait at ``end``: let those go on for which what they wait for holds."""
+        """Let lanes of ``warps`` that wait at ``end`` go on where what they wait for holds."""
         self._polls.count(end, len(warps))
         self._look(end, warps, self._counters.counter[warps] == POLL + end.next)
 
@@ -58,7 +58,7 @@ class LaneWaits:
         self._go_on(end, warps, self._polls.past(end, warps, lanes), succeeds=True)
 
     def _waiting(self) -> list[tuple[Terminator, Ints, Flags]]:
-        """Where lanes wait alone, with the warps that have lanes there, and these lanes."""
+        """Say where lanes wait alone, with the warps that have lanes there, and these lanes."""
         counter = self._counters.counter
         points = np.unique(counter[(counter >= POLL) & (counter < HOLD)])
         found = []
@@ -72,7 +72,7 @@ class LaneWaits:
         self._polls.finish(end, warps, lanes, succeeds=succeeds)
 
     def act(self) -> bool:
-        """Nobody can run: let an asynchronous operation act, one that lanes wait for if there is one."""
+        """Let an asynchronous operation act, one that lanes wait for if there is one: nobody can run."""
         awaited = {
             key
             for end, warps, lanes in self._waiting()
@@ -82,7 +82,10 @@ class LaneWaits:
         return self._machine.queue.act_for(awaited)
 
     def time_out(self) -> bool:
-        """Nobody can run: each try_wait fails once, as after the hardware's time limit. False if all have done so."""
+        """Fail each try_wait once, as after the hardware's time limit: nobody can run.
+
+        False if all have done so already.
+        """
         if self._timed_out == self._machine.progress:
             return False
         self._timed_out = self._machine.progress
@@ -93,7 +96,7 @@ class LaneWaits:
         return bool(waiting)
 
     def describe(self) -> list[str]:
-        """Which warps wait where and for what, for messages."""
+        """Say which warps wait where and for what, for messages."""
         parts = []
         for end, warps, lanes in self._waiting():
             here = np.isin(np.arange(len(self._counters.first)), warps)

@@ -79,14 +79,14 @@ class Scheduler:
             self._run(block, chosen[at == block])
 
     def _release_held(self) -> bool:
-        """Nobody can run: lanes that wait for others of their warp in vain go on alone, if there are any."""
+        """Let lanes that wait for others of their warp in vain go on alone, if there are any: nobody can run."""
         deserted = self.meetings.abandon()
         if deserted is not None:
             self._pass(*deserted)
         return deserted is not None
 
     def spinning(self) -> KernelFault:
-        """The error for a batch of which only spinning warps are left."""
+        """Return the error for a batch of which only spinning warps are left."""
         return self.stuck.spinning()
 
     def _run(self, block: int, warps: Ints) -> None:
@@ -110,7 +110,7 @@ class Scheduler:
         self._advance(block, warps, active)
 
     def _run_together(self, block: int, first: int, last: int) -> None:
-        """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
+        """Stay with neighbouring whole warps as long as they alone may run and take one branch."""
         warps = np.arange(first, last)
         alone = self.counters.alone(first, last)
         while True:
@@ -132,7 +132,7 @@ class Scheduler:
     # Ends of blocks
 
     def _common_way(self, end: Terminator, first: int, last: int) -> int | None:
-        """Where all lanes of whole warps go next, if that is one block and nobody has to wait."""
+        """Say where all lanes of whole warps go next, if that is one block and nobody has to wait."""
         if end.kind == "jump":
             return end.target
         if end.kind == "branch":
@@ -195,7 +195,7 @@ class Scheduler:
             self.stuck.watch(int(counter[active].min()), warps)
 
     def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
-        """The next counters of active lanes that exit, or return from a call, where a guard holds."""
+        """Set the next counters of active lanes that exit, or return from a call, where a guard holds."""
         leaving = active
         if end.guard is not None:
             leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
@@ -208,7 +208,7 @@ class Scheduler:
             self.machine.live[warps] = counter < DONE
 
     def _wait(self, end: Terminator, warps: Ints) -> None:
-        """Lanes have come to a wait; those that need not wait go on."""
+        """Begin a wait of lanes; those that need not wait go on."""
         if isinstance(end.detail, Poll):
             self.lane_waits.look(end, warps)
             return
@@ -217,7 +217,7 @@ class Scheduler:
             self._pass(end, warps, met)
 
     def _pass(self, end: Terminator, warps: Ints, met: Flags) -> None:
-        """The lanes ``met`` of these warps need not wait for others of their warp; those at a block barrier wait on."""
+        """Let the lanes ``met`` of these warps go on without others of their warp; those at a block barrier wait on."""
         if isinstance(end.detail, Barrier):
             self.barriers.arrive(end, warps, met)
             return
@@ -228,7 +228,7 @@ class Scheduler:
         self.counters.release(warps, met, HOLD)
 
     def _exited(self, warps: Ints, instruction: Instruction) -> None:
-        """Threads that ended: warps, barriers and clusters may have waited for them alone."""
+        """Release warps, barriers and clusters that have waited for threads alone that have ended."""
         self.machine.progress += 1
         tell_of_exits(self.machine, warps, instruction)
         self.machine.cluster.exited(columns_of(warps, self.counters.counter[warps] == DONE))

@@ -23,7 +23,7 @@ def tell_of_exits(machine: Machine, warps: NDArray[np.int64], instruction: Instr
 
 
 def finish_batch(machine: Machine) -> None:
-    """All threads of the batch have ended: what is in flight acts, and what nobody waited for is reported."""
+    """Perform what is in flight and report what nobody waited for: all threads of the batch have ended."""
     machine.copies.finish()
     machine.queue.finish()
     for (block, offset), i in machine.mbarriers.unwaited():

@@ -11,7 +11,7 @@ from matmill.emulator.program.basic_blocks import Block, Terminator
 
 
 def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
-    """The chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
+    """Return the chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
     chosen = np.flatnonzero(warps)
     block = int(geometry.block_of_warp[chosen[0]])
     roles = sorted(int(geometry.warp_in_block[w]) for w in chosen if geometry.block_of_warp[w] == block)
@@ -23,12 +23,12 @@ def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
 
 
 def blame(block: Block) -> Instruction:
-    """An instruction to name for what happens in a block of code: the wait at its end, or its first."""
+    """Return an instruction to name for what happens in a block of code: the wait at its end, or its first."""
     if block.end.kind != "wait" and block.actions:
         return block.actions[0].instruction
     return blame_end(block.end)
 
 
 def blame_end(end: Terminator) -> Instruction:
-    """The instruction at the end of a block of code."""
+    """Return the instruction at the end of a block of code."""
     return end.instruction or Instruction("ret", (), (), None, negated=False, line=0, where="", text="ret;")

@@ -24,7 +24,7 @@ from matmill.emulator.program.waits import Barrier, Converge, GroupWait
 
 
 def _kind(end: Terminator) -> tuple[object, ...]:
-    """What lanes at different instructions must have in common to meet: opcode and modifiers."""
+    """Return what lanes at different instructions must have in common to meet: opcode and modifiers."""
     return () if end.instruction is None else (end.instruction.name, end.instruction.modifiers)
 
 
@@ -55,7 +55,7 @@ class WarpMeetings:
         return True
 
     def meet(self, end: Terminator, warps: Ints) -> tuple[Ints, Flags]:
-        """Those of ``warps`` that have lanes which have all met at a wait, and these lanes: bool[n, 32].
+        """Return those of ``warps`` that have lanes which have all met at a wait, and these lanes: bool[n, 32].
 
         Lanes that wait at other collectives of the same kind may be among them.
         """
@@ -77,7 +77,7 @@ class WarpMeetings:
         return warps[rows], met[rows]
 
     def left_behind(self, warps: Ints) -> Iterator[tuple[Terminator, Ints]]:
-        """Waits at which lanes of ``warps`` wait for others, with these warps: some of the others may have exited."""
+        """Tell where lanes of ``warps`` wait for others, with these warps: some of the others may have exited."""
         counter = self._counters.counter[warps]
         held = warps[((counter >= HOLD) & (counter < BARRIER)).any(axis=1)]
         for following, end in self._waits.items() if len(held) else ():
@@ -86,7 +86,10 @@ class WarpMeetings:
                 yield end, waiting
 
     def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
-        """Which lanes wait here or, for a collective, at another one of its kind, and their masks: [warps, 32] both."""
+        """Say which lanes wait here or, for a collective, at another one of its kind, and their masks.
+
+        [warps, 32] both.
+        """
         counter = self._counters.counter[warps]
         here = counter == HOLD + end.next
         if not isinstance(end.detail, Converge):
@@ -105,7 +108,7 @@ class WarpMeetings:
         return self._interpreter.operand_row(Value(end.detail.members, "u4"), warps)
 
     def _keep_sources(self, warp: int, met: Flags) -> None:
-        """Lanes of a warp meet at different instructions: keep the operands of all until each has executed its own."""
+        """Keep the operands of a warp's lanes that meet at different instructions until each has executed its own."""
         counter, warps = self._counters.counter[warp], np.array([warp])
         kept: list[NDArray[Any]] = []
         for point in np.unique(counter[met]):
@@ -144,7 +147,7 @@ class WarpMeetings:
         return found
 
     def wait_for_products(self, end: Terminator, warps: Ints) -> None:
-        """Whole warps wait for products of their warpgroups, which act now if they have not."""
+        """Wait for products of the warpgroups of whole warps, which act now if they have not."""
         wait: GroupWait = end.detail
         products = self._machine.products
         if end.instruction is not None:
@@ -158,7 +161,7 @@ class WarpMeetings:
                     events.agent_joined(agent, self._machine.warp_ids(np.array([warp])), everybody)
 
     def abandon(self) -> tuple[Terminator, Ints, Flags] | None:
-        """Nobody can run: where lanes that wait for others of their warp in vain go on alone, which is a hazard.
+        """Let lanes that wait for others of their warp in vain go on alone, which is a hazard: nobody can run.
 
         The wait, the warps, and these lanes (bool[n, 32]). None if no lanes wait so.
         """
@@ -197,7 +200,7 @@ class WarpMeetings:
         machine.hazards.add(kind, key, message, instruction)
 
     def _doing(self, counter: int) -> str:
-        """What a lane with this counter does, for messages."""
+        """Return what a lane with this counter does, for messages."""
         waits = counter >= HOLD
         instruction = blame_end(self._waits[counter % HOLD]) if waits else blame(self._blocks[counter])
         return f"{'waits' if waits else 'is'} at {instruction.location} ({instruction.text!r})"

@@ -33,7 +33,7 @@ class WarpOrder:
         self._priority = by_role + (blocks % 2) * geometry.warps if self.schedule % 2 == 0 else by_role
 
     def foremost(self, warps: Ints) -> Ints:
-        """Those of ``warps`` that run before the others."""
+        """Return those of ``warps`` that run before the others."""
         if not self.schedule:
             return warps
         priority = self._priority[warps]

@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 
 
 def cluster_order(launch: Launch) -> Ints:
-    """The blocks of a grid by cluster and rank: int64[clusters, blocks of a cluster]."""
+    """Return the blocks of a grid by cluster and rank: int64[clusters, blocks of a cluster]."""
     x, y, z = launch.grid
     a, b, c = launch.cluster
     ids = np.arange(launch.blocks).reshape(z // c, c, y // b, b, x // a, a)
@@ -48,7 +48,7 @@ class ClusterBarrier:
         self._generation.fill(0)
 
     def arrive(self, columns: Ints) -> int | None:
-        """These threads arrive. Returns one of them that had arrived already, if any."""
+        """Arrive for these threads; return one of them that had arrived already, if any."""
         twice = columns[self._joined[columns] >= 0]
         self._arrived[columns] = True
         self._joined[columns] = self._generation[self._cluster[columns]]
@@ -65,14 +65,14 @@ class ClusterBarrier:
                 self.completions += 1
 
     def past(self, columns: Ints) -> Flags:
-        """Which of these threads need not wait; one that never arrived waits for ever."""
+        """Say which of these threads need not wait; one that never arrived waits for ever."""
         joined = self._joined[columns]
         return (joined >= 0) & (joined < self._generation[self._cluster[columns]])
 
     def waited(self, columns: Ints) -> None:
-        """These threads have waited, and may arrive again."""
+        """Let threads that have waited arrive again."""
         self._joined[columns] = -1
 
     def exited(self, columns: Ints) -> None:
-        """Threads that have returned are waited for no longer."""
+        """Wait no longer for threads that have returned."""
         self.complete(np.unique(self._cluster[columns]))

@@ -17,7 +17,7 @@ from matmill.launch import HOPPER, Launch
 
 
 def is_dependent(launch: Launch, module: Module) -> bool:
-    """Whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
+    """Tell whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
     return launch.pdl and module.capability >= HOPPER
 
 
@@ -48,18 +48,18 @@ class GridDependency:
         self.left = int(self._geometry.exists.sum())
 
     def wait(self, lanes: Lanes, active: Mask) -> None:
-        """The ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
+        """Record that the ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
         self._waited[lanes.columns[active.reshape(-1)]] = True
         self.left = int((~self._waited).sum())
         self._waits.anybody = self._waits.anybody or bool(active.any())
 
     def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
-        """The first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
+        """Return the first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
         found = np.flatnonzero(active & ~self._waited[lanes.columns])
         return int(found[0]) if len(found) else None
 
     def unmet(self, columns: Ints) -> int | None:
-        """The first of some threads of the batch that has not waited, if any."""
+        """Return the first of some threads of the batch that has not waited, if any."""
         found = columns[~self._waited[columns]]
         return int(found[0]) if len(found) else None
 

@@ -76,7 +76,7 @@ class LaunchContext:
 
 
 def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
-    """The launch must be one that the driver of a GPU of this compute capability would take."""
+    """Check that the driver of a GPU of this compute capability would take the launch."""
     entry = program.entry
     why = why_not_shape(
         launch.grid,
@@ -106,7 +106,7 @@ def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) 
 
 
 def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> None:
-    """Clusters must divide the grid, be no larger than the hardware's and those that the kernel was compiled for."""
+    """Check that clusters divide the grid and are no larger than the hardware's and the compiled ones."""
     divides = all(side > 0 and not blocks % side for side, blocks in zip(launch.cluster, launch.grid, strict=True))
     if not divides or math.prod(launch.cluster) > _MAX_CLUSTER or launch.cluster != (required or launch.cluster):
         raise ArgumentError(
@@ -120,7 +120,7 @@ def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> Non
 
 
 def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
-    """The parameters of a launch, each argument at its offset: uint8[a multiple of 16].
+    """Return the parameters of a launch, each argument at its offset: uint8[a multiple of 16].
 
     Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
     """

@@ -136,7 +136,7 @@ class Machine:
             self.dependency.begin()
 
     def address_of(self, variable: Variable) -> int:
-        """The address of a variable in its own state space."""
+        """Return the address of a variable in its own state space."""
         if variable in self.program.offsets:
             return self.program.offsets[variable]
         if variable in self.program.parameters:
@@ -144,7 +144,7 @@ class Machine:
         return self.symbols[variable]
 
     def region_at(self, space: str, address: int) -> tuple[Region | None, int]:
-        """The region that holds an address of a state space, and the address in the region's own terms."""
+        """Return the region that holds an address of a state space, and the address in the region's own terms."""
         if space == "generic" and address >= SHARED_WINDOW:
             space, window = window_of(address)
             address -= window
@@ -168,33 +168,33 @@ class Machine:
         return self._regions[key]
 
     def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shared addresses of the own block, generic or not, as offsets in its window."""
+        """Return shared addresses of the own block, generic or not, as offsets in its window."""
         return addresses & (SHARED_WINDOW - 1)
 
     def shared_targets(
         self, addresses: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The block of the batch and the offset in its window that threads name by shared addresses.
+        """Return the block of the batch and the offset in its window that threads name by shared addresses.
 
         ``addresses`` may be generic or not, and of another block of the cluster. The block is -1 where there is none.
         """
         return shared_targets(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
 
     def warp_ids(self, warps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Warps of the batch by their numbers in the launch."""
+        """Return warps of the batch by their numbers in the launch."""
         geometry = self.geometry
         ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
         return np.asarray(ids, np.int64)
 
     def threads(self, columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Threads of the batch as warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
+        """Return threads of the batch as warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
         warps, rows = np.unique(columns // LANES, return_inverse=True)
         lanes = np.zeros((len(warps), LANES), np.bool_)
         lanes[rows, columns % LANES] = True
         return self.warp_ids(warps), lanes
 
     def in_grid(self, key: Key) -> Key:
-        """An mbarrier by the number of its block in the grid."""
+        """Return an mbarrier by the number of its block in the grid."""
         return int(self.geometry.block_ids[key[0]]), key[1]
 
     def _phase_done(self, key: Key) -> None:
@@ -202,7 +202,7 @@ class Machine:
             self.events.phase_done(self.in_grid(key))
 
     def describe(self, space: str, address: int) -> str:
-        """An address for messages."""
+        """Return an address for messages."""
         if space == "generic" and address >= SHARED_WINDOW:
             space, window = window_of(address)
             address -= window
@@ -211,6 +211,6 @@ class Machine:
         return self.program.describe(space, address, self.launch.dynamic_shared)
 
     def snapshot(self, warps: NDArray[np.int64]) -> bytes:
-        """The registers of some warps."""
+        """Return the registers of some warps."""
         columns = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
         return b"".join(rows[:, columns].tobytes() for rows in self.files.values())

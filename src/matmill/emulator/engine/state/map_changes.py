@@ -11,16 +11,16 @@ class MapChanges:
         self._changed: dict[int, str] = {}
 
     def change(self, address: int, by: str) -> None:
-        """An instruction, described by ``by``, writes a map."""
+        """Record that an instruction, described by ``by``, writes a map."""
         self._changed[address] = by
 
     def acquire(self, address: int) -> None:
-        """``fence.proxy.tensormap::generic.acquire``: what is there now is what TMA reads next."""
+        """Execute ``fence.proxy.tensormap::generic.acquire``: what is there now is what TMA reads next."""
         self._seen.pop(address, None)
         self._changed.pop(address, None)
 
     def changed(self, address: int, data: bytes) -> str | None:
-        """Who has changed the map at ``address``, whose bytes are ``data`` now, since it was fenced or first read."""
+        """Say who has changed the map at ``address``, whose bytes are ``data``, since it was fenced or first read."""
         seen = self._seen.setdefault(address, data)
         if address in self._changed:
             return self._changed[address]

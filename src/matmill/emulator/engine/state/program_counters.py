@@ -34,7 +34,7 @@ class ProgramCounters:
         self.whole = np.ones(warps, np.bool_)
 
     def begin(self, live: Flags) -> None:
-        """The ``live`` lanes (bool[warps, 32]) are at the first block of code, the others have exited."""
+        """Put the ``live`` lanes (bool[warps, 32]) at the first block of code; the others have exited."""
         self.put(np.arange(len(live)), np.where(live, 0, DONE))
 
     def put(self, warps: Ints, counter: Ints) -> None:
@@ -44,7 +44,7 @@ class ProgramCounters:
         self.whole[warps] = (counter == counter[:, :1]).all(axis=1)
 
     def put_slice(self, first: int, last: int, block: int) -> None:
-        """Whole warps from ``first`` to ``last`` (not included) are at a block of code together."""
+        """Put whole warps from ``first`` to ``last`` (not included) at a block of code together."""
         self.counter[first:last] = block
         self.first[first:last] = block
 
@@ -55,19 +55,19 @@ class ProgramCounters:
         self.put(warps, counters)
 
     def release(self, warps: Ints, lanes: Flags, wait: int) -> None:
-        """Some ``lanes`` (bool[n, 32]) of ``warps`` wait no longer as ``wait`` says: ``HOLD`` or ``BARRIER``."""
+        """End the wait (``HOLD`` or ``BARRIER``) of some ``lanes`` (bool[n, 32]) of ``warps``."""
         counters = self.counter[warps]
         counters[lanes] -= wait
         self.put(warps, counters)
 
     def can_run(self) -> Flags:
-        """The warps of which some lanes are neither waiting nor done: bool[warps]."""
+        """Return the warps of which some lanes are neither waiting nor done: bool[warps]."""
         return self.first < POLL
 
     def alone(self, first: int, last: int) -> bool:
-        """Whether no warps but those from ``first`` to ``last`` (not included) can run."""
+        """Tell whether no warps but those from ``first`` to ``last`` (not included) can run."""
         return bool((self.first[:first] >= POLL).all() and (self.first[last:] >= POLL).all())
 
     def held(self) -> Ints:
-        """The warps of which all lanes wait, and some for lanes of their warp."""
+        """Return the warps of which all lanes wait, and some for lanes of their warp."""
         return np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))

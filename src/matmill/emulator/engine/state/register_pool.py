@@ -38,7 +38,7 @@ class RegisterPool:
             self._raised.update(dict.fromkeys(warps.tolist(), i))
 
     def finish(self) -> None:
-        """The batch has ended: raise where a block's warps hold more than the launch gave, so one waits for ever."""
+        """Raise where a block's warps hold more than the launch gave, so one waits for ever: the batch has ended."""
         if self._at_launch and self._raised:
             geometry = self._geometry
             held = self._held.reshape(geometry.warps, geometry.blocks).sum(axis=0)

@@ -17,7 +17,7 @@ _SHARED_UNIT = 128
 
 
 def special_row(name: str, geometry: Geometry, launch: Launch, program: Program, workspace: int) -> Row | int:
-    """The values of a special register for all lanes of a batch, or the one value that they share.
+    """Return the values of a special register for all lanes of a batch, or the one value that they share.
 
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """

@@ -33,7 +33,7 @@ class SwizzleMarks:
             self._marks.fill(0)
 
     def mark(self, chunks: Ints, swizzle: int, i: Instruction) -> None:
-        """A load has written these 16-byte chunks."""
+        """Mark 16-byte chunks that a load has written."""
         if self._marks is None:
             self._marks = np.zeros(self._nbytes // _CHUNK, np.uint16)
         load = (i, swizzle)
@@ -42,12 +42,12 @@ class SwizzleMarks:
         self._marks[chunks] = self._loads.index(load)
 
     def overwrite(self, index: Ints) -> None:
-        """Threads have stored at these bytes."""
+        """Unmark bytes that threads have stored at."""
         if self._marks is not None:
             self._marks[index // _CHUNK] = 0
 
     def differs(self, chunks: Ints, swizzle: int) -> tuple[int, Instruction, int] | None:
-        """One of some chunks that a load wrote with another swizzle: which of them, the load, and its swizzle."""
+        """Give one of some chunks that a load wrote with another swizzle: which of them, the load, and its swizzle."""
         if self._marks is None:
             return None
         marks = self._marks[chunks]

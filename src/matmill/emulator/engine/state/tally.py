@@ -63,7 +63,10 @@ class Tally:
         self._guarded_flops += threads * flops
 
     def traffic(self, where: int, space: str, kind: str) -> list[int]:
-        """The totals of one instruction: requests, sectors or wavefronts, ideal wavefronts, bytes; to be added to."""
+        """Return the totals of one instruction: requests, sectors or wavefronts, ideal wavefronts, bytes.
+
+        To be added to.
+        """
         return self._traffic.setdefault((where, space, kind), [0, 0, 0, 0])
 
     def requests(self, where: int, kind: str, count: int) -> None:
@@ -96,7 +99,7 @@ class Tally:
             self.conflict(other.worst)
 
     def by_line(self) -> dict[str, LineCounts]:
-        """Counts per source line."""
+        """Return counts per source line."""
         lines: dict[str, dict[str, int]] = {}
 
         def line(where: int) -> dict[str, int]:
@@ -122,7 +125,7 @@ class Tally:
         return {line: LineCounts(**counts) for line, counts in sorted(lines.items())}
 
     def counters(self, by_line: dict[str, LineCounts]) -> Counters:
-        """The counts of the whole launch."""
+        """Return the counts of the whole launch."""
         totals = dict.fromkeys((*LINE_FIELDS, *CLASSES, "matrix_flops"), 0)
         for counts in by_line.values():
             for name in LINE_FIELDS:

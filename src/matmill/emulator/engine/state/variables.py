@@ -17,7 +17,7 @@ Symbols = Mapping[str, NDArray[Any]]
 
 
 def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) -> dict[Variable, int]:
-    """Addresses for the module's global and constant variables, filled with their initial values, and its functions.
+    """Allocate the module's global and constant variables, with their initial values, and its functions.
 
     The bytes of ``symbols``, arrays by the variables' names in C++ or PTX, replace the first bytes of theirs.
 
@@ -50,7 +50,7 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
 
 
 def read_back(module: Module, space: AddressSpace, addresses: Mapping[Variable, int], symbols: Symbols) -> None:
-    """Stores what a launch left in the variables of ``symbols`` into those arrays that are writable."""
+    """Store what a launch left in the variables of ``symbols`` into those arrays that are writable."""
     for name, array in symbols.items():
         found = space.find(addresses[_named(name, module)])
         if found is not None and array.flags.writeable:
@@ -65,7 +65,10 @@ def _variables(module: Module) -> Iterator[Variable]:
 
 
 def _named(name: str, module: Module) -> Variable:
-    """The variable of a name; the namespaces around it need not be given, which are the compiler's own for a static."""
+    """Return the variable of a name.
+
+    The namespaces around it need not be given, which are the compiler's own for a static.
+    """
     known = list(_variables(module))
     found = [v for v in known if name in {v.name, v.spelled}] or [v for v in known if v.spelled.endswith(f"::{name}")]
     if len(found) == 1:

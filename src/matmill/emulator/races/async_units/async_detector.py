@@ -133,7 +133,7 @@ class AsyncDetector(RaceDetector):
         super().fence(warps, lanes, ordering)
 
     def _in_cluster(self, ordering: Ordering) -> Ordering:
-        """A scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
+        """Return a scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
         return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
     def barrier(self, warps: Ints) -> None:
@@ -174,13 +174,13 @@ class AsyncDetector(RaceDetector):
     # mbarriers
 
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """These threads begin a barrier by an instruction; nothing has been released into it."""
+        """Begin a barrier by an instruction of these threads; nothing has been released into it."""
         first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
         self._barriers[barrier] = _Phases(start=(first, int(self._clocks.now[warps[-1]])))
         self._clocks.now[warps] += 1
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """Threads release what they know into the barrier's open phase, by an instruction."""
+        """Release what threads know into the barrier's open phase, by an instruction."""
         owner = np.full(len(warps), barrier[0])
         if (warps // self._warps_per_block != owner).any():
             offsets = np.full(lanes.shape, barrier[1])
@@ -190,17 +190,17 @@ class AsyncDetector(RaceDetector):
         self._release_into(phases, warps, lanes)
 
     def phase_done(self, barrier: Name) -> None:
-        """The open phase completes: what it holds is what a wait for it acquires."""
+        """Complete the open phase: what it holds is what a wait for it acquires."""
         self._phases(barrier).complete()
 
     def passed(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """A wait of these threads for the last completed phase was true, in an instruction."""
+        """Acquire by a wait of these threads for the last completed phase that was true, in ``where``."""
         phases = self._phases(barrier)
         self._check_start(phases, barrier, warps, lanes, Party(0, where, _WAIT))
         self._acquire(phases.done, phases.log, phases.length, warps, lanes)
 
     def _phases(self, barrier: Name) -> _Phases:
-        """A barrier's phases; one that was never initialised has been reported, and is treated as if it were."""
+        """Return a barrier's phases; one that was never initialised has been reported, and is treated as if it were."""
         return self._barriers.setdefault(barrier, _Phases())
 
     def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
@@ -227,7 +227,7 @@ class AsyncDetector(RaceDetector):
     # Cluster barriers
 
     def cluster_arrive(self, warps: Ints, lanes: Flags, *, releases: bool = True) -> None:
-        """``barrier.cluster.arrive`` by these threads, with or without release semantics."""
+        """Record ``barrier.cluster.arrive`` by these threads, with or without release semantics."""
         rows, lane = np.nonzero(lanes)
         self._generation[warps[rows], lane] += 1
         for name, some in self._by_meeting(warps, lanes):
@@ -237,13 +237,13 @@ class AsyncDetector(RaceDetector):
                 self._release_into(phases, *some)
 
     def cluster_wait(self, warps: Ints, lanes: Flags) -> None:
-        """``barrier.cluster.wait`` by these threads has ended."""
+        """Record that ``barrier.cluster.wait`` by these threads has ended."""
         for name, some in self._by_meeting(warps, lanes):
             phases = self._meetings.setdefault(name, _Phases())
             self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
-        """Threads by cluster and generation of its barrier."""
+        """Group threads by cluster and generation of its barrier."""
         found = []
         cluster = self._threads.cluster_of_block[warps // self._warps_per_block]
         generation = np.where(lanes, self._generation[warps], -1)
@@ -259,18 +259,18 @@ class AsyncDetector(RaceDetector):
     # Asynchronous units
 
     def proxy_fence(self, warps: Ints, lanes: Flags) -> None:
-        """``fence.proxy.async`` by these threads."""
+        """Record ``fence.proxy.async`` by these threads."""
         self._threads.fence(warps, lanes)
         self._clocks.now[warps] += 1
 
     def issue(self, warp: int, lanes: Flags) -> int:
-        """Some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
         agent = self._threads.issue(warp, lanes)
         self._clocks.now[warp] += 1
         return agent
 
     def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
-        """An agent does ``kind`` ("read" or "write") with ``width`` bytes at each offset of a block's shared memory."""
+        """Record an agent's ``kind`` ("read" or "write") of ``width`` bytes at offsets of a block's shared memory."""
         count = len(offsets)
         if not count:
             return
@@ -283,7 +283,7 @@ class AsyncDetector(RaceDetector):
         self._shared.by_agent(entries, block, width)
 
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
-        """An agent, issued by an instruction, is done and releases that into the barrier's open phase."""
+        """Complete an agent, issued by an instruction, which releases that into the barrier's open phase."""
         phases = self._phases(barrier)
         if phases.start is not None and not self._threads.agent_knows(agent, phases.start[0].thread, phases.start[1]):
             user = Party(self._threads.issuer_of(agent), where, _COMPLETION)
@@ -291,9 +291,12 @@ class AsyncDetector(RaceDetector):
         phases.opened = joined(phases.opened, self._threads.finished(agent))
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Flags) -> None:
-        """Threads have waited for an agent, or for its reads alone: those of shared memory are all it has then."""
+        """Join an agent that threads have waited for, or its reads alone.
+
+        Those of shared memory are all it has then.
+        """
         self._threads.acquire(self._threads.finished(agent), warps, lanes)
 
     def exited(self, block: int, where: int) -> None:
-        """The last thread of a block ends at an instruction."""
+        """End the last thread of a block at an instruction."""
         self._remote.exited(block, where)

@@ -20,37 +20,37 @@ class AsyncEvents(Protocol):
     """A race detector that knows asynchronous units. An agent is one operation of theirs, from issue to end."""
 
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """These threads begin a barrier by the instruction ``where``; nothing has been released into it."""
+        """Begin a barrier by the instruction ``where`` of these threads; nothing has been released into it."""
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """Threads release what they know into the barrier's open phase, by the instruction ``where``."""
+        """Release what threads know into the barrier's open phase, by the instruction ``where``."""
 
     def phase_done(self, barrier: Name) -> None:
-        """The open phase completes: what it holds is what a wait for it acquires."""
+        """Complete the open phase: what it holds is what a wait for it acquires."""
 
     def passed(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """A wait of these threads for the last completed phase was true, in the instruction ``where``."""
+        """Acquire by a wait of these threads for the last completed phase that was true, in ``where``."""
 
     def issue(self, warp: int, lanes: Lanes) -> int:
-        """Some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
 
     def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
-        """An agent does ``kind`` ("read" or "write") with ``width`` bytes at each offset of a block's shared memory."""
+        """Record an agent's ``kind`` ("read" or "write") of ``width`` bytes at offsets of a block's shared memory."""
 
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
-        """An agent, issued by the instruction ``where``, is done and releases that into the barrier's open phase."""
+        """Complete an agent, issued by the instruction ``where``, which releases that into the barrier's open phase."""
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Lanes) -> None:
-        """Threads have waited for an agent, or for its reads alone."""
+        """Join an agent that threads have waited for, or its reads alone."""
 
     def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
-        """``fence.proxy.async`` by these threads."""
+        """Record ``fence.proxy.async`` by these threads."""
 
     def cluster_arrive(self, warps: Ints, lanes: Lanes, *, releases: bool = True) -> None:
-        """``barrier.cluster.arrive`` by these threads, with or without release semantics."""
+        """Record ``barrier.cluster.arrive`` by these threads, with or without release semantics."""
 
     def cluster_wait(self, warps: Ints, lanes: Lanes) -> None:
-        """``barrier.cluster.wait`` by these threads has ended."""
+        """Record that ``barrier.cluster.wait`` by these threads has ended."""
 
     def exited(self, block: int, where: int) -> None:
-        """The last thread of a block ends at an instruction."""
+        """End the last thread of a block at an instruction."""

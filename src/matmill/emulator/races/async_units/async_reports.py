@@ -44,12 +44,12 @@ class AsyncReports(Reports):
         self.keep(kind, second.space, int(second.addresses[i]), one, then)
 
     def _known(self, first: Remembered, moment: Moment) -> bool:
-        """Whether a remembered access happens before a moment, visible to it or not."""
+        """Tell whether a remembered access happens before a moment, visible to it or not."""
         left = self._clocks.conflicting(READ, np.array([first.key]), LANE_BITS[first.lane : first.lane + 1], moment)
         return not left.any()
 
     def party(self, access: Access, i: int) -> Party:
-        """Who made entry ``i`` of an access: for an agent the thread that started it."""
+        """Say who made entry ``i`` of an access: for an agent the thread that started it."""
         party = super().party(access, i)
         if party.thread // LANES < self._clocks.warps:
             return party

@@ -46,7 +46,7 @@ class RemoteAccesses:
         self._last.setdefault(owner, {})[party.where, column] = clock, address, party
 
     def exited(self, block: int, where: int) -> None:
-        """The last thread of a block ends: what others did to its memory must have come before."""
+        """End the last thread of a block: what others did to its memory must have come before."""
         end = self._gone[block] = Party(block * self._clocks.warps_per_block * LANES, where, _EXIT)
         accesses = self._last.pop(block, {})
         if accesses:

@@ -77,10 +77,10 @@ class HappensBefore(Protocol):
         """Per warp the clock up to which all its lanes know of all it did."""
 
     def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
-        """Those of the remembered ``lanes`` that do not happen before ``moment``."""
+        """Return those of the remembered ``lanes`` that do not happen before ``moment``."""
 
     def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
-        """Those of them that make a race, the remembered accesses being of ``kind`` and in conflict."""
+        """Return those of them that make a race, the remembered accesses being of ``kind`` and in conflict."""
 
 
 class _Pool:

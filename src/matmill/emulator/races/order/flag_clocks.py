@@ -103,6 +103,6 @@ class FlagClocks:
 
 
 def _alone(thread: _Thread) -> tuple[Ints, Flags]:
-    """One thread as warps and their lanes."""
+    """Return one thread as warps and their lanes."""
     warp, lane = thread
     return np.array([warp]), (np.arange(LANES) == lane)[None]

@@ -51,7 +51,7 @@ class Horizon:
         self._follow(reach)
 
     def told(self, keys: Ints) -> Lanes:
-        """The lanes of each slot's warp whose accesses at the slot's clock happen before what the thread does now."""
+        """Give lanes of each slot's warp whose accesses at the slot's clock happen before what the thread does now."""
         warp, clock = slots_of(keys)
         told = np.where(clock <= self.whole[warp], ~np.uint32(0), np.uint32(0))
         ask = np.flatnonzero((told == 0) & (self.row[warp] >= 0))
@@ -99,7 +99,7 @@ class Horizon:
         return (*onward, snapshot.known)
 
     def _lanes_of(self, warp: int) -> Ints:
-        """The clocks known of a warp's lanes, to be changed in place."""
+        """Return the clocks known of a warp's lanes, to be changed in place."""
         row = int(self.row[warp])
         if row < 0:
             row = self.row[warp] = self.rows
@@ -118,7 +118,7 @@ class Horizons:
         self._kept: dict[int, Horizon] = {}
 
     def of(self, known: Reach) -> Horizon:
-        """What a reach covers, kept for the next access of those who know as much."""
+        """Return what a reach covers, kept for the next access of those who know as much."""
         kept = self._kept.pop(id(known), None)
         if kept is None:
             included = (each for each in reversed(self._kept.values()) if not exceeds(each.reach, known))

@@ -149,7 +149,7 @@ class Reports:
         self.keep(kind, second.space, int(second.addresses[i]), first, then)
 
     def party(self, access: Access, i: int) -> Party:
-        """Who made entry ``i`` of an access."""
+        """Say who made entry ``i`` of an access."""
         thread = int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
         return Party(thread, access.where, access.kind)
 
@@ -173,7 +173,7 @@ class Reports:
 
 
 def _first_of_each(chosen: NDArray[np.bool_], same: NDArray[np.bool_]) -> list[int]:
-    """The first of the ``chosen`` entries that is ``same``, and the first that is not."""
+    """Return the first of the ``chosen`` entries that is ``same``, and the first that is not."""
     return [int(found[0]) for found in map(np.flatnonzero, (chosen & ~same, chosen & same)) if found.size]
 
 

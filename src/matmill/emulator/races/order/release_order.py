@@ -171,7 +171,7 @@ class Order:
             self._grains = None
 
     def _touch(self, thread: _Thread, location: Location, width: int, kind: str, ordering: Ordering) -> None:
-        """One thread's strong access."""
+        """Record one thread's strong access."""
         sequence = self._sequences.get(location)
         linked = sequence is not None and sequence.links(thread.block, width, wide=ordering.wide)
         if kind != "write":
@@ -184,7 +184,7 @@ class Order:
             self._release(thread, location, sequence if linked and kind == "atomic" else None, width, ordering)
 
     def _observe(self, thread: _Thread, location: Location, sequence: Sequence) -> None:
-        """A thread reads the present value of a sequence."""
+        """Record that a thread reads the present value of a sequence."""
         record, lane = thread.record, thread.lane
         state = record.of(lane)
         lengths = sequence.lengths(thread.block)
@@ -193,7 +193,7 @@ class Order:
         record.reads.setdefault(lane, {}).setdefault(location, {})[sequence] = lengths
 
     def _acquire_location(self, thread: _Thread, location: Location, ordering: Ordering) -> None:
-        """A thread acquires all that it has read in a location, now and earlier."""
+        """Acquire for a thread all that it has read in a location, now and earlier."""
         reads = thread.record.reads.get(thread.lane, {})
         seen = reads.get(location, {})
         gained = [sequence.reach(thread.block, lengths, wide=ordering.wide) for sequence, lengths in seen.items()]
@@ -213,7 +213,7 @@ class Order:
     def _acquire_by_fence(
         self, record: Warp, block: int, lanes: list[int], ordering: Ordering, alike: dict[int, tuple[State, State]]
     ) -> None:
-        """A fence acquires what its thread has read and, if it is a wide fence.sc, the fence.sc that its reads imply.
+        """Acquire what a fence's thread has read and, if it is a wide fence.sc, the fence.sc that its reads imply.
 
         ``alike`` keeps each state with what came of it for the other threads in it: they go on sharing one.
         """
@@ -264,7 +264,7 @@ class Order:
     def _release(
         self, thread: _Thread, location: Location, sequence: Sequence | None, width: int, ordering: Ordering
     ) -> None:
-        """A strong write: log what it releases, in ``sequence`` or, where that is None, in a new one."""
+        """Log what a strong write releases, in ``sequence`` or, where that is None, in a new one."""
         releases = self._releases(thread, location, ordering)
         if sequence is None:
             if self._sequences.pop(location, None) is not None:
@@ -278,7 +278,7 @@ class Order:
             sequence.add(thread.block, release, wide=wide)
 
     def _releases(self, thread: _Thread, location: Location, ordering: Ordering) -> list[tuple[Release, bool]]:
-        """What a strong write releases, each with whether its scope is wide."""
+        """Return what a strong write releases, each with whether its scope is wide."""
         record, lane = thread.record, thread.lane
         fenced = record.of(lane).fenced
         now = self._latest[thread.warp] = int(self._clocks.now[thread.warp])

@@ -87,7 +87,7 @@ class Sequence:
         self._members: set[tuple[int, int, int]] = set()
 
     def links(self, block: int, width: int, *, wide: bool) -> bool:
-        """Whether an access by a thread of ``block`` observes the last write."""
+        """Tell whether an access by a thread of ``block`` observes the last write."""
         return width == self._width and (block == self.block or (wide and self.wide))
 
     def add(self, block: int, release: Release, *, wide: bool) -> None:
@@ -98,12 +98,12 @@ class Sequence:
             (self.log if wide else self._narrow.setdefault(block, Log())).append(release)
 
     def lengths(self, block: int) -> tuple[int, int]:
-        """How long the logs are that a thread of ``block`` may see now."""
+        """Say how long the logs are that a thread of ``block`` may see now."""
         narrow = self._narrow.get(block)
         return len(self.log.entries), 0 if narrow is None else len(narrow.entries)
 
     def reach(self, block: int, lengths: tuple[int, int], *, wide: bool) -> Reach:
-        """What a thread of ``block`` learns that acquires, in this scope, what it saw when the logs were that long."""
+        """Return what a thread of ``block`` learns that acquires, in this scope, at those lengths of the logs."""
         found: Reach = {}
         if lengths[0]:
             found[self.log, ALL if wide else block] = lengths[0]
@@ -113,7 +113,7 @@ class Sequence:
 
 
 def joined(reaches: Iterable[Reach]) -> Reach:
-    """The union of ``reaches``; one of them itself where there is no other."""
+    """Return the union of ``reaches``; one of them itself where there is no other."""
     apart = list({id(reach): reach for reach in reaches if reach}.values())
     if len(apart) < 2:
         return apart[0] if apart else NOTHING
@@ -126,5 +126,5 @@ def joined(reaches: Iterable[Reach]) -> Reach:
 
 
 def exceeds(reach: Reach, known: Reach) -> bool:
-    """Whether ``reach`` covers anything that ``known`` does not."""
+    """Tell whether ``reach`` covers anything that ``known`` does not."""
     return any(length > known.get(log, 0) for log, length in reach.items())

@@ -34,7 +34,7 @@ Flags = NDArray[np.bool_]
 
 
 def joined(one: Vectors, two: Vectors) -> Vectors:
-    """The maximum of vectors of which one may be older, from when there were fewer agents."""
+    """Return the maximum of vectors of which one may be older, from when there were fewer agents."""
     wide, other = (one, two) if one.shape[1] >= two.shape[1] else (two, one)
     result = wide.copy()
     head = result[:, : other.shape[1]]
@@ -90,7 +90,7 @@ class ThreadClocks:
         return self._left(keys, lanes, moment, np.zeros(len(keys), np.int64))
 
     def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
-        """Those of the ``lanes`` that ``moment`` must come after, as conflicting accesses of ``kind``, and does not."""
+        """Give ``lanes`` whose accesses of ``kind`` conflict with one that does not happen after them at ``moment``."""
         unseen = (kind in (WRITE, ATOMIC)) & (moment.warp >= self.warps) & ((keys >> CLOCK_BITS) <= self.warps)
         left = self._left(keys, lanes, moment, unseen.astype(np.int64))
         ask = np.flatnonzero((left != 0) & (moment.warp < self.warps) & ((keys >> CLOCK_BITS) <= self.warps))
@@ -99,7 +99,7 @@ class ThreadClocks:
         return left
 
     def _left(self, keys: Ints, lanes: Lanes, moment: Moment, plane: Ints) -> Lanes:
-        """The ``lanes`` that are later than the moment's vectors have it; ``plane`` says which vector counts."""
+        """Return the ``lanes`` that are later than the moment's vectors have it; ``plane`` says which vector counts."""
         left = np.zeros(len(keys), np.uint32)
         held = np.flatnonzero(lanes)
         if not held.size:
@@ -126,7 +126,7 @@ class ThreadClocks:
     # Synchronization
 
     def released(self, warps: Ints, lanes: Flags) -> Vectors:
-        """What some ``lanes`` (bool[n, 32]) of ``warps`` of one cluster know, and what they did themselves."""
+        """Return what some ``lanes`` (bool[n, 32]) of ``warps`` of one cluster know, and what they did themselves."""
         slot, rows, now = self._rows(warps, lanes)
         vectors: Vectors = self._flat()[:, slot, rows].max(axis=1)
         vectors[KNOWN, rows] = np.maximum(vectors[KNOWN, rows], now)
@@ -149,12 +149,12 @@ class ThreadClocks:
         flat[:, slot[:, :1], rows] = vectors[:, :, None]
 
     def fence(self, warps: Ints, lanes: Flags) -> None:
-        """What these threads have written in the generic proxy becomes visible to the asynchronous units."""
+        """Make what these threads have written in the generic proxy visible to the asynchronous units."""
         slot, rows, now = self._rows(warps, lanes)
         self._flat()[VISIBLE, slot, rows, rows] = now
 
     def strangers(self, thread: int, clock: int, warps: Ints, lanes: Flags) -> int | None:
-        """One of some lanes of warps of one cluster that does not come after what a thread did at a clock."""
+        """Return one of some lanes of warps of one cluster that does not come after what a thread did at a clock."""
         row, lane = np.nonzero(lanes)
         slot, rows, _ = self._rows(warps, lanes)
         own = self.column_of(thread)
@@ -164,7 +164,7 @@ class ThreadClocks:
     # Agents
 
     def issue(self, warp: int, lanes: Flags) -> int:
-        """Some lanes (bool[32]) of a warp start an operation: the agent that performs it, with its clock."""
+        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it, with its clock."""
         warps, mask = np.array([warp]), lanes[None]
         vectors = self.released(warps, mask)
         cluster = int(self._cluster[warp])
@@ -185,17 +185,17 @@ class ThreadClocks:
         return agent
 
     def issuer(self, actor: int, clock: int) -> int:
-        """The thread, numbered through the launch, that started an agent's operation."""
+        """Return the thread, numbered through the launch, that started an agent's operation."""
         cluster = (actor // LANES - self.warps) % len(self.clusters)
         thread: int = self._issuers[cluster][actor << CLOCK_BITS | clock]
         return thread
 
     def issuer_of(self, agent: int) -> int:
-        """The thread, numbered through the launch, that started an operation."""
+        """Return the thread, numbered through the launch, that started an operation."""
         return self.issuer(agent >> CLOCK_BITS, agent & CLOCK_MASK)
 
     def agent_knows(self, agent: int, thread: int, clock: int) -> bool:
-        """Whether an agent, as long as it has begun nothing else, comes after what a thread did at a clock."""
+        """Tell whether an agent, as long as it has begun nothing else, comes after what a thread did at a clock."""
         column, began = self.column(agent)
         slot = int(self._slot[self._cluster[thread // LANES]])
         if self._agent_clock[slot, column] != began:
@@ -203,19 +203,19 @@ class ThreadClocks:
         return bool(self._flat()[KNOWN, slot, column, self.column_of(thread)] >= clock)
 
     def moment(self, agent: int, count: int) -> Moment:
-        """``count`` accesses of an agent."""
+        """Return ``count`` accesses of an agent."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
         warp, lane, now = (np.full(count, value, np.int64) for value in (*divmod(actor, LANES), clock))
         return Moment(warp, lane, now, now)
 
     def column(self, agent: int) -> tuple[int, int]:
-        """Where vectors have an agent, and its clock."""
+        """Say where vectors have an agent, and its clock."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
         _, member = self._members(np.array([actor // LANES]))
         return int(member[0]) * LANES + actor % LANES, clock
 
     def finished(self, agent: int) -> Vectors:
-        """An agent is done: what is known by knowing that. It may perform another operation from now on."""
+        """Return an agent is done: what is known by knowing that. It may perform another operation from now on."""
         column, clock = self.column(agent)
         vectors = np.full((2, self._table.shape[2]), NEVER, np.int32)
         vectors[KNOWN, column] = clock
@@ -225,11 +225,11 @@ class ThreadClocks:
         return vectors
 
     def column_of(self, thread: int) -> int:
-        """Where vectors have a thread, numbered through the launch."""
+        """Say where vectors have a thread, numbered through the launch."""
         return int(self._member[thread // LANES]) * LANES + thread % LANES
 
     def known_to(self, block: int) -> Vectors:
-        """The clocks up to which any thread of a block knows each actor of its cluster: int32[actors]."""
+        """Return the clocks up to which any thread of a block knows each actor of its cluster: int32[actors]."""
         warps = block * self.warps_per_block + np.arange(self.warps_per_block)
         known: Vectors = self.released(warps, np.ones((len(warps), LANES), np.bool_))[KNOWN]
         return known
@@ -246,18 +246,18 @@ class ThreadClocks:
                 self._busy.difference_update(self._issuers.pop(cluster))
 
     def _flat(self) -> Vectors:
-        """The vectors as int32[2, slots, actors, actors]."""
+        """Return the vectors as int32[2, slots, actors, actors]."""
         return self._table.reshape(*self._table.shape[:3], -1)
 
     def _rows(self, warps: Ints, lanes: Flags) -> tuple[Ints, Ints, Ints]:
-        """The slots and rows of some lanes of warps, and their clocks."""
+        """Return the slots and rows of some lanes of warps, and their clocks."""
         row, lane = np.nonzero(lanes)
         warps = np.asarray(warps, np.int64)[row]
         slot, member = self._members(warps)
         return slot, member * LANES + lane, self.clocks.now[warps]
 
     def _members(self, warps: Ints) -> tuple[Ints, Ints]:
-        """The slot of each warp's cluster, and the warp's number in it."""
+        """Return the slot of each warp's cluster, and the warp's number in it."""
         agents = warps >= self.warps
         if agents.any():
             number, cluster = np.divmod(warps - self.warps, len(self.clusters))

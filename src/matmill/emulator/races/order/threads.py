@@ -48,7 +48,7 @@ class Warp:
     log: Log = field(default_factory=Log)
 
     def of(self, lane: int) -> State:
-        """What a lane knows."""
+        """Return what a lane knows."""
         return self.states.get(lane, self.state)
 
     def even(self) -> None:
@@ -91,11 +91,11 @@ class Threads:
         self._uneven: set[int] = set()
 
     def get(self, warp: int) -> Warp | None:
-        """A warp that is known of."""
+        """Return a warp that is known of."""
         return self._warps.get(warp)
 
     def open(self, warp: int) -> Warp:
-        """A warp that is about to fence, release or read."""
+        """Return a warp that is about to fence, release or read."""
         self._uneven.add(warp // self._per_block)
         if warp not in self._warps:
             self._warps[warp] = Warp()
@@ -143,7 +143,7 @@ class Threads:
 
 
 def join(states: Iterable[State]) -> State:
-    """All that any of ``states`` knows; one of them itself where there is no other."""
+    """Return all that any of ``states`` knows; one of them itself where there is no other."""
     apart = list({id(state): state for state in states}.values())
     if len(apart) < 2:
         return apart[0] if apart else NEW

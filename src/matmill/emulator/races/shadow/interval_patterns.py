@@ -75,7 +75,10 @@ class IntervalPatterns:
         return self._node is not None
 
     def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> Shape:
-        """What stands for these distances and lanes; ``key`` tells them from others, and which warps of a batch act."""
+        """Return what stands for these distances and lanes.
+
+        ``key`` tells them from others, and which warps of a batch act.
+        """
         found = self._shapes.get(key)
         if found is None:
             if len(self._shapes) >= _MOST_SHAPES:
@@ -85,7 +88,7 @@ class IntervalPatterns:
         return found
 
     def pattern(self, shape: Shape, low: int, *, kind: str, width: int, where: int) -> Pattern:
-        """What stands for an instruction's accesses."""
+        """Return what stands for an instruction's accesses."""
         key = (shape, low, kind, width, where)
         found = self._patterns.get(key)
         if found is None:
@@ -93,7 +96,7 @@ class IntervalPatterns:
         return found
 
     def follow(self, pattern: Pattern, warps: Ints, batch: object) -> bool:
-        """Whether ``warps`` (int64[n]) of a batch go on along a known path; then the access is deferred."""
+        """Tell whether ``warps`` (int64[n]) of a batch go on along a known path; then the access is deferred."""
         node = self._node
         if node is None or len(self.deferred) == _MOST_DEFERRED:
             return False
@@ -113,7 +116,7 @@ class IntervalPatterns:
         return True
 
     def learn(self, pattern: Pattern) -> None:
-        """The access that was just refused has been checked, and is free of conflicts."""
+        """Learn the access that was just refused: it has been checked, and is free of conflicts."""
         if self._node is None or not self.on:
             return
         if self._nodes >= _MOST_NODES:
@@ -127,7 +130,7 @@ class IntervalPatterns:
         self._node = None
 
     def restart(self) -> None:
-        """No block has accessed anything since its last barrier."""
+        """Restart: no block has accessed anything since its last barrier."""
         self._node = self._root if self.on else None
         self._batch = None
 

@@ -102,7 +102,10 @@ class SharedSpace:
             self._remember(rows, block)
 
     def _interrupt(self, blocks: Ints, *, known: bool = False) -> None:
-        """Something else than what is deferred comes to ``blocks``; unless it is ``known``, no path has it."""
+        """Flush deferred accesses: an access of another kind reached ``blocks``.
+
+        Unless it is ``known``, no path has it.
+        """
         if self._ordered:
             return
         self.settle()
@@ -123,7 +126,7 @@ class SharedSpace:
         self._met[blocks] = False
 
     def repeated(self, rows: Rows) -> RepeatedRead | None:
-        """What remembers a plain read that has just been checked, for when the same lanes read the same bytes again."""
+        """Return what remembers a plain read just checked, for when the same lanes read the same bytes again."""
         return None if self._ordered else RepeatedRead(self, rows)
 
     def read_again(self, read: RepeatedRead) -> bool:
@@ -148,7 +151,7 @@ class SharedSpace:
         return self._clocks.warps_per_block
 
     def grains_of(self, rows: Rows) -> Ints:
-        """Each active lane's index in the arrays per 16 bytes."""
+        """Return each active lane's index in the arrays per 16 bytes."""
         block = rows.blocks(self._clocks.warps_per_block)
         return rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
 

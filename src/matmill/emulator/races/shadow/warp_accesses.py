@@ -74,7 +74,7 @@ class Rows:
         )
 
     def blocks(self, warps_per_block: int) -> Ints:
-        """The block whose shared memory each warp accesses."""
+        """Return the block whose shared memory each warp accesses."""
         return self.warp // warps_per_block if self.owner is None else self.owner
 
     def spread(self, values: NDArray[S]) -> NDArray[S]:
@@ -145,19 +145,19 @@ class Stores:
         self._contents = contents
 
     def alike(self, access: Access, one: Ints, two: Ints) -> NDArray[np.bool_]:
-        """Whether the entries ``one`` of ``access`` store the same as the entries ``two``."""
+        """Tell whether the entries ``one`` of ``access`` store the same as the entries ``two``."""
         stored, _ = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access.take(one)) == self._part(stored, access.take(two))).all(1)
         return same
 
     def unchanging(self, access: Access) -> NDArray[np.bool_]:
-        """Whether entries of ``access`` store what is there already."""
+        """Tell whether entries of ``access`` store what is there already."""
         stored, held = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access) == self._part(held, access)).all(axis=1)
         return same
 
     def _part(self, content: Bytes, access: Access) -> Bytes:
-        """The bytes of each entry's cell: uint8[e, bytes of a cell]."""
+        """Return the bytes of each entry's cell: uint8[e, bytes of a cell]."""
         order = np.argsort(self._warp)
         row = order[np.searchsorted(self._warp, access.moment.warp, sorter=order)]
         parts = content.reshape(len(content), LANES, -1, access.unit)
@@ -166,7 +166,7 @@ class Stores:
 
 
 def resized(array: NDArray[S], old: tuple[int, int], new: tuple[int, int], factor: int = 1) -> NDArray[S]:
-    """An array of shape ``old`` in shape ``new``, each element repeated ``factor`` times, the rest zero; flat.
+    """Return an array of shape ``old`` in shape ``new``, each element repeated ``factor`` times, the rest zero; flat.
 
     >>> resized(np.array([1, 2, 3, 4]), (2, 2), (2, 3))
     array([1, 2, 0, 3, 4, 0])

@@ -34,12 +34,12 @@ class Chase:
     warm: int = 0
 
     def steps(self, config: Config) -> int:
-        """Loads in all."""
+        """Count the loads in all."""
         return self.warm + self.trips * config["LENGTH"]
 
 
 def ring(nodes: int, seed: int) -> Ints:
-    """The order in which a chase visits ``nodes`` nodes, each once before any comes again: int64[nodes], random.
+    """Return the order in which a chase visits ``nodes`` nodes, each once before any comes again: int64[nodes], random.
 
     >>> sorted(ring(4, seed=0).tolist())
     [0, 1, 2, 3]
@@ -48,7 +48,7 @@ def ring(nodes: int, seed: int) -> Ints:
 
 
 def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
-    """The contents of global memory from ``base`` on: each node's first word is the address of its successor.
+    """Return the contents of global memory from ``base`` on: each node's first word is the address of its successor.
 
     uint64[nodes, LINE / 8]; the rest of a node is 0.
     """
@@ -58,14 +58,17 @@ def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
 
 
 def offsets(order: Ints) -> NDArray[np.uint32]:
-    """What :data:`SHARED` reads: for each word of its ring, its successor's offset in bytes from the ring's start."""
+    """Return what :data:`SHARED` reads.
+
+    For each word of its ring, its successor's offset in bytes from the ring's start.
+    """
     words = np.empty(len(order), dtype=np.uint32)
     words[order] = WORD * np.roll(order, -1)
     return words
 
 
 def ends_at(order: Ints, problem: Chase, config: Config, stride: int) -> int:
-    """Bytes from the ring's first byte to where the chase must end; ``stride`` is that of its nodes."""
+    """Count the bytes from the ring's first byte to where the chase must end; ``stride`` is that of its nodes."""
     (at,) = np.flatnonzero(order == problem.start // stride)
     return int(order[(at + problem.steps(config)) % len(order)]) * stride
 

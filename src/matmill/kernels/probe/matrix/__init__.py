@@ -39,14 +39,16 @@ class MatrixProducts:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Operations of all warps, an FMA counting as two."""
+        """Return operations of all warps, an FMA counting as two."""
         (m, n, k), _ = _SHAPES[self.element, config["K"]]
         warps = self.blocks * config["THREADS"] // 32
         return 2 * m * n * k * self.trips * config["LENGTH"] * config["TILES"] * warps
 
 
 def words(element: str, a: float, b: float) -> NDArray[Any]:
-    """What the kernel reads: a register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
+    """Return what the kernel reads.
+
+    A register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
 
     >>> [hex(word) for word in words("float16", 1, 2)]
     ['0x3c003c00', '0x40004000']
@@ -60,7 +62,7 @@ def words(element: str, a: float, b: float) -> NDArray[Any]:
 
 
 def matrix(element: str, arch: Arch) -> Kernel[MatrixProducts]:
-    """The kernel for A and B of that type, with the largest shape that ``arch`` has.
+    """Return the kernel for A and B of that type, with the largest shape that ``arch`` has.
 
     Where it has none, ``why_not`` of the kernel says so.
     """

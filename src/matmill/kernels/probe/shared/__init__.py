@@ -22,7 +22,7 @@ class SharedReads:
     blocks: int
 
     def nbytes(self, config: Config) -> int:
-        """Bytes that all threads read."""
+        """Count the bytes that all threads read."""
         return 16 * self.trips * config["LENGTH"] * self.blocks * config["THREADS"]
 
 

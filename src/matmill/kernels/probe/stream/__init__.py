@@ -68,7 +68,7 @@ MOVE: Kernel[Stream] = Kernel("stream_move", __name__, _ORDERLY, _geometry, _mov
 
 
 def moved(read: int, written: int) -> Stream:
-    """A stream that reads and writes at least so many bytes, a vector of each to a thread.
+    """Return a stream that reads and writes at least so many bytes, a vector of each to a thread.
 
     >>> moved(1000, 5000)
     Stream(vectors=63, blocks=2, passes=1, value=0, written=313)
@@ -78,7 +78,7 @@ def moved(read: int, written: int) -> Stream:
 
 
 def orderly(vectors: int) -> Stream:
-    """A stream of ``vectors`` that every thread takes one of.
+    """Return a stream of ``vectors`` that every thread takes one of.
 
     >>> orderly(1000).blocks
     4

@@ -47,7 +47,7 @@ _SEVERAL = 16
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering for ``problem`` on ``arch``; none where no side is short."""
+    """Return every configuration worth considering for ``problem`` on ``arch``; none where no side is short."""
     if why_not_slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
@@ -69,7 +69,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 
 
 def _with_padding(config: Config, size: int, arch: Arch) -> Config:
-    """``config`` with the bank padding for its chunk."""
+    """Return ``config`` with the bank padding for its chunk."""
     vectors = elements(config) * size // VECTOR_BYTES
     every, padding = best(_pitch(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
     config = config.replace(PAD_EVERY=every, PAD_VECTORS=padding)
@@ -77,29 +77,29 @@ def _with_padding(config: Config, size: int, arch: Arch) -> Config:
 
 
 def _shared_bytes(config: Config, size: int) -> int:
-    """Dynamic shared memory of one block; with Y's chunks where several are loaded ahead."""
+    """Return dynamic shared memory of one block; with Y's chunks where several are loaded ahead."""
     beside = elements(config) * size // VECTOR_BYTES if config["HAS_Y"] and config["AHEAD"] > 1 else 0
     return shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + config["AHEAD"], beside)
 
 
 def _ahead(layout: Mapping[str, int], short: int, size: int) -> int:
-    """Chunks to load ahead; several only where Y can be copied to shared memory."""
+    """Count the chunks to load ahead; several only where Y can be copied to shared memory."""
     several = layout["HAS_Y"] and short <= _MOST_AHEAD and short * size % VECTOR_BYTES and _copies_y(layout, size)
     return _AHEAD if several else 1
 
 
 def _copies_y(constants: Mapping[str, int], size: int) -> bool:
-    """Whether Y, if there is one, can be copied to shared memory: in whole vectors."""
+    """Tell whether Y, if there is one, can be copied to shared memory: in whole vectors."""
     return not constants["HAS_Y"] or constants["Y_WIDTH"] * size == VECTOR_BYTES
 
 
 def _pitch(config: Config, size: int) -> int:
-    """Elements from one column of X to the next in shared memory."""
+    """Count the elements from one column of X to the next in shared memory."""
     return config["M"] + (VECTOR_BYTES // size if config["APART"] and not config["WIDE"] else 0)
 
 
 def _steady(config: Config, size: int) -> bool:
-    """Whether every vector of D has its elements at the same distances in shared memory. The device asserts it."""
+    """Tell whether every vector of D has its elements at the same distances in shared memory. The device asserts it."""
     m, n, v = config["M"], config["N"], VECTOR_BYTES // size
     if not config["APART"]:
         return steady(m, n, v, config["PAD_EVERY"])
@@ -108,17 +108,17 @@ def _steady(config: Config, size: int) -> bool:
 
 
 def held(config: Config, itemsize: int) -> int:
-    """Vectors of X in a chunk."""
+    """Count the vectors of X in a chunk."""
     return elements(config) * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
 
 
 def _short(config: Config) -> int:
-    """The short side: rows or columns of D."""
+    """Return the short side: rows or columns of D."""
     return config["M"] if config["WIDE"] else config["N"]
 
 
 def why_not_slim(problem: Geam) -> str | None:
-    """Why a problem has no short and long side with the strides that this kernel needs, or None."""
+    """Say why a problem has no short and long side with the strides that this kernel needs, or None."""
     names, problem = ("YX" if problem.y_transposed else "XY"), problem.transposed_first
     m, n = problem.m, problem.n
     if problem.batch != 1 or not _LEAST <= min(m, n) <= _SHORT or max(m, n) > _LONGEST:
@@ -137,7 +137,7 @@ def why_not_slim(problem: Geam) -> str | None:
 
 
 def _layout(problem: Geam) -> dict[str, int]:
-    """The constants that follow from the operands' strides and alignments."""
+    """Return the constants that follow from the operands' strides and alignments."""
     v, swapped = VECTOR_BYTES // problem.dtype.itemsize, problem.y_transposed
     problem = problem.transposed_first
     wide = problem.m < problem.n
@@ -154,7 +154,7 @@ def _layout(problem: Geam) -> dict[str, int]:
 
 
 def _registers(config: Config, itemsize: int) -> int:
-    """What the assembler takes for sm_90a, or a little more."""
+    """Return what the assembler takes for sm_90a, or a little more."""
     if config["AHEAD"] == 0:
         return one_chunk_registers(config, itemsize, apart=bool(config["APART"]))
     v, threads = VECTOR_BYTES // itemsize, config["THREADS"]

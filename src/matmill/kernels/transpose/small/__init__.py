@@ -35,7 +35,10 @@ _VECTOR_REGISTERS, _OTHERS = 4, 23
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering for ``problem`` on ``arch``; none where it is not many small matrices."""
+    """Return every configuration worth considering for ``problem`` on ``arch``.
+
+    None where it is not many small matrices.
+    """
     if many_small(problem) is not None:
         return ()
     size, elements = problem.dtype.itemsize, problem.m * problem.n
@@ -66,7 +69,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 
 
 def _registers(config: Config, itemsize: int) -> int:
-    """What the assembler takes for sm_90a, or a little more."""
+    """Return what the assembler takes for sm_90a, or a little more."""
     if config["AHEAD"] == 0:
         return one_chunk_registers(config, itemsize)
     v = VECTOR_BYTES // itemsize
