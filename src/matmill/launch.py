@@ -118,8 +118,7 @@ def in_memory(value: Argument, encode: Encode) -> bytes:
 HOPPER = (9, 0)
 
 
-# Of a GPU's shared memory the most KiB that a block may have, by compute capability (CUDA programming guide, "Compute
-# Capabilities").
+# Most shared memory per block in KiB, by compute capability (CUDA programming guide, "Compute Capabilities").
 _SHARED_PER_BLOCK = {
     (7, 0): 96, (7, 2): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227,
     (10, 0): 227, (10, 3): 227, (11, 0): 227, (12, 0): 99, (12, 1): 99,

@@ -41,7 +41,7 @@ class Epilogue:
         }
 
 
-#: D is just rounded.
+#: No epilogue: round and store.
 NO_EPILOGUE = Epilogue()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import matmill
-from matmill.cxx.unit import kernels
+from matmill.cuda_source.unit import kernels
 from matmill.errors import ArgumentError
 
 NAMED = """

@@ -26,7 +26,7 @@ LAYERS = (
     ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering"),
     ("kernels", "include"),
     ("registry",),
-    ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
+    ("choose", "jit", "runtime", "emulator", "analysis", "cuda_source"),
     ("plan", "streaming", "testing", "page"),
     ("dispatch",),
     ("ops",),

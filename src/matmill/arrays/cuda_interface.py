@@ -14,7 +14,7 @@ from matmill.errors import ArgumentError, by_copy
 
 NAME = "__cuda_array_interface__"
 
-#: Addresses are below twice this; extents, and distances between elements, below this.
+#: Extents and strides are below this, addresses below twice this.
 _FARTHEST = 2**63
 
 

@@ -151,7 +151,7 @@ def scalar(value: SupportsFloat, argument: str) -> float:
 
 
 def check_callable(value: object, argument: str) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` for what is neither None nor to be called."""
+    """Raise :class:`~matmill.errors.ArgumentError` unless ``value`` is None or callable."""
     if value is not None and not callable(value):
         raise ArgumentError(
             argument=argument,

@@ -46,9 +46,7 @@ class Answer:
 
 @cache
 def compiler() -> str:
-    """Return what stands for the compiler in keys.
-
-    Its wheel's version, or where there is no wheel that of the library loaded.
+    """Give the compiler's version for cache keys: the wheel's, else the loaded library's.
 
     The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
     the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arrays import host_array
-from matmill.cxx.signature import Parameter
+from matmill.cuda_source.signature import Parameter
 from matmill.emulator import Memory
 from matmill.emulator.frontend.syntax import Variable
 from matmill.errors import ArgumentError

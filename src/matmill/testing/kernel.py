@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from matmill.cxx.unit import Unit, compile_unit
+from matmill.cuda_source.unit import Unit, compile_unit
 from matmill.emulator import KernelFault, Memory, Module, parse, run
 from matmill.emulator.frontend.syntax import Function
 from matmill.errors import ArgumentError
@@ -120,8 +120,8 @@ def load(
 ) -> Kernel:
     """Return the kernel of a file or a text of CUDA C++ or PTX.
 
-    Raises what :func:`~matmill.cxx.unit.compile_unit` raises, and :class:`~matmill.errors.EmulationError` for text that
-    is no PTX.
+    Raises what :func:`~matmill.cuda_source.unit.compile_unit` raises, and
+    :class:`~matmill.errors.EmulationError` for text that is no PTX.
     """
     unit = _unit(source, entry, include, options, target)
     module = _parsed(unit.ptx)

@@ -23,7 +23,7 @@ LABEL_SIZE, LABEL_GAP = 8, 10.5
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Place labels at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
+    """Spread labels at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
 
     Near is meant in the least squares: the positions less what the gaps take are an isotonic regression of the wanted
     ones. Where there is no room for all, the last ones are beyond ``high``.

@@ -316,7 +316,7 @@ class TensorCopy(_Copy):
         self.count(len(issue.columns), sectors, into * boxes.wavefronts, nbytes)
 
     def _note_outside(self, boxes: Boxes, issue: _Issue, coordinates: Ints) -> None:
-        """Keep a note of a load of which nothing is inside the tensor; of a store that is the usual end of a tile."""
+        """Note a load wholly outside the tensor, which is normal for stores."""
         outside = np.flatnonzero(~boxes.inside.any(axis=1))
         if self.form.loads and len(outside):
             machine, n = self.machine, int(outside[0])

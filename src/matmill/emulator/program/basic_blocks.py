@@ -65,7 +65,7 @@ class Terminator:
 
 @dataclass
 class CallSite:
-    """A call: by the addresses of the functions that it may be of, their first blocks and the bytes of their frames.
+    """A call with its possible callees: address to (first block, bytes of the frame).
 
     ``kept`` are registers that the calls inside it may change, and that are used after it.
     """

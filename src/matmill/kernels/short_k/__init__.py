@@ -19,7 +19,15 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
 from matmill.kernels.shared.tiled import why_not_extents
 from matmill.kernels.short_k.cost import explain
-from matmill.kernels.short_k.tiles import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
+from matmill.kernels.short_k.tiles import (
+    MOST_COPIES,
+    Shape,
+    configured,
+    division_multiplier,
+    keeps_b,
+    shape_of,
+    staging,
+)
 from matmill.kernels.splitk import why_not_precision
 from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
@@ -188,7 +196,7 @@ def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
             f"{name}_pitch": part.pitch,
             f"{name}_product": part.product,
             f"{name}_run_copies": part.run_copies,
-            f"{name}_copies_magic": magic(part.run_copies),
+            f"{name}_copies_magic": division_multiplier(part.run_copies),
             f"{name}_runs": part.runs,
             f"{name}_beyond": side.batch_gap,
         }
@@ -218,20 +226,20 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         tiles_down=own.tiles_down,
         tiles_across=own.tiles_across,
         tiles=own.work_tiles,
-        tiles_across_magic=magic(own.tiles_across),
-        tiles_down_magic=magic(own.tiles_down),
+        tiles_across_magic=division_multiplier(own.tiles_across),
+        tiles_down_magic=division_multiplier(own.tiles_down),
         step_across=step % own.tiles_across,
         step_down=step // own.tiles_across % own.tiles_down,
         step_group=step // own.tiles_across // own.tiles_down,
         units_down=own.units_down,
         units_across=own.units_across,
-        units_magic=magic(own.units_down * own.units_across),
-        across_magic=magic(own.units_across // (2 if config["QUADS"] else 1)),
+        units_magic=division_multiplier(own.units_down * own.units_across),
+        across_magic=division_multiplier(own.units_across // (2 if config["QUADS"] else 1)),
         d_pitch=own.d_pitch,
         d_step=own.d_step,
         d_product=own.d_product,
         d_stores=stores,
-        d_stores_magic=magic(stores),
+        d_stores_magic=division_multiplier(stores),
         stage_elements=own.stage_elements,
         b_first=own.b_first,
         d_first=own.d_first,

@@ -20,17 +20,18 @@ from matmill.problem import Gemm
 MOST_COPIES = 2**16 - 1
 
 
-def magic(divisor: int) -> int:
+def division_multiplier(divisor: int) -> int:
     """Return what ``Divisor`` multiplies numbers below 2**16 by, in 32 bits; 0 for 1.
 
-    >>> all(n * magic(d) >> 32 == n // d for d in (2, 17, 100, 65535, 65536, 10**6) for n in (0, 1, 99, 100, 65535))
+    >>> divisors, numbers = (2, 17, 100, 65535, 65536, 10**6), (0, 1, 99, 100, 65535)
+    >>> all(n * division_multiplier(d) >> 32 == n // d for d in divisors for n in numbers)
     True
     """
     return 0 if divisor == 1 else ceil_div(2**32, divisor)
 
 
 @dataclass(frozen=True)
-class Side:
+class OperandTile:
     """What a work tile needs of A (rows) or of B (columns): ``count`` of them in ``products`` products, over all of k.
 
     ``outer`` and ``along_k`` are the strides between two of them and between two k, ``batch`` that between products, in
@@ -86,7 +87,7 @@ class Side:
         return width
 
     @property
-    def one_run(self) -> bool:
+    def contiguous(self) -> bool:
         """Whether a work tile's part is contiguous in every work tile, in a matrix that starts on 16 bytes."""
         stride, element = (self.outer, self.along_k) if self.k_inner else (self.along_k, self.outer)
         if (element != 1 and self.length > 1) or (stride != self.length and self.runs > 1):
@@ -105,7 +106,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Part:
+class StagedTile:
     """How an operand's part of a work tile is copied, and where it stands in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
@@ -114,7 +115,7 @@ class Part:
     """
 
     k_inner: bool
-    one_run: bool
+    contiguous: bool
     start_multiple: int
     width: int
     pitch: int
@@ -124,41 +125,41 @@ class Part:
     elements: int
 
     @classmethod
-    def of(cls, side: Side, *, by_runs: bool) -> Part:
+    def of(cls, side: OperandTile, *, by_runs: bool) -> StagedTile:
         """Return copies of 16 bytes where they can be: of each run, else of all as one unless ``by_runs``."""
         vector = side.vector
-        one_run = not by_runs and side.width < vector and side.one_run
-        width = vector if one_run else side.width
+        contiguous = not by_runs and side.width < vector and side.contiguous
+        width = vector if contiguous else side.width
         # Runs start on vectors, an odd number of them apart, so that neighbouring runs start in other banks.
         vectors = ceil_div(side.length, vector)
-        pitch = side.length if one_run else (vectors + (vectors + 1) % 2) * vector
+        pitch = side.length if contiguous else (vectors + (vectors + 1) % 2) * vector
         product = side.runs * pitch
-        start = side.start_multiple if one_run else vector
+        start = side.start_multiple if contiguous else vector
         elements = ceil_div(side.products * product + (vector - 1) * (start < vector), vector) * vector
         copies = ceil_div(side.length, width)
-        return cls(side.k_inner, one_run, start, width, pitch, product, side.runs, copies, elements)
+        return cls(side.k_inner, contiguous, start, width, pitch, product, side.runs, copies, elements)
 
-    def constants(self, name: str, side: Side, tile: int) -> dict[str, int]:
+    def constants(self, name: str, side: OperandTile, tile: int) -> dict[str, int]:
         """Return those that the device code depends on; ``tile`` is a thread's rows or columns."""
         aligned = gcd(self.start_multiple, self.pitch, self.product)
         if side.size == 2:  # whole vectors, or pairs along k in one word
             pairs = self.k_inner and aligned % 2 == 0
-            vec = side.vector if self.width == side.vector and not self.one_run else 2 if pairs else 1
+            vec = side.vector if self.width == side.vector and not self.contiguous else 2 if pairs else 1
         else:
             vec = side.vector if aligned % side.vector == 0 and (self.k_inner or tile % side.vector == 0) else 1
         return {
             f"{name}_K_INNER": int(self.k_inner),
-            f"{name}_ONE_RUN": int(self.one_run),
+            f"{name}_ONE_RUN": int(self.contiguous),
             f"{name}_SHIFTED": int(self.start_multiple < side.vector),
-            f"{name}_IRREGULAR": int(side.products > 1 and side.batch_gap != 0 and not self.one_run),
+            f"{name}_IRREGULAR": int(side.products > 1 and side.batch_gap != 0 and not self.contiguous),
             f"{name}_WIDTH": self.width,
             f"{name}_VEC": vec,
         }
 
-    def copies(self, side: Side) -> int:
+    def copies(self, side: OperandTile) -> int:
         """Return copies of a work tile."""
         total = side.products * side.runs * side.length
-        return ceil_div(total, self.width) if self.one_run else side.products * side.runs * self.run_copies
+        return ceil_div(total, self.width) if self.contiguous else side.products * side.runs * self.run_copies
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def keeps_b(problem: Gemm, bn: int) -> bool:
     return bn >= problem.n and (problem.batch == 1 or problem.batch_strides[1] == 0)
 
 
-def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[Side, Side]:
+def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, OperandTile]:
     """Return what a work tile needs of A, and of B."""
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
@@ -194,8 +195,8 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[Side, Side]:
     products = 1 if keeps_b(problem, bn) else group
     a_base, b_base = max(base, problem.a_align), max(base, problem.b_align)
     return (
-        Side(a_row, a_column, a_batch, problem.m, bm, group, problem.k, size, problem.a_align, a_base),
-        Side(b_column, b_row, b_batch, problem.n, bn, products, problem.k, size, problem.b_align, b_base),
+        OperandTile(a_row, a_column, a_batch, problem.m, bm, group, problem.k, size, problem.a_align, a_base),
+        OperandTile(b_column, b_row, b_batch, problem.n, bn, products, problem.k, size, problem.b_align, b_base),
     )
 
 
@@ -231,8 +232,8 @@ def configured(shape: Shape, problem: Gemm) -> Config:
     """Return the constants of a work tile for a problem."""
     a, b = sides(problem, shape.group, shape.bm, shape.bn)
     constants = {
-        **Part.of(a, by_runs=shape.by_runs).constants("A", a, shape.tm),
-        **Part.of(b, by_runs=shape.by_runs).constants("B", b, shape.tn),
+        **StagedTile.of(a, by_runs=shape.by_runs).constants("A", a, shape.tm),
+        **StagedTile.of(b, by_runs=shape.by_runs).constants("B", b, shape.tn),
         **problem.epilogue.constants,
         "FLOAT32_D": int(problem.d_dtype is not problem.dtype),
         "HAS_C": int(problem.has_c),
@@ -305,9 +306,9 @@ def shape_of(config: Config) -> Shape:
 class Staging:
     """A work tile in shared memory: its parts, and where they start, in elements; D, and all of it, in bytes."""
 
-    sides: tuple[Side, Side]
-    a: Part
-    b: Part
+    sides: tuple[OperandTile, OperandTile]
+    a: StagedTile
+    b: StagedTile
     stage_elements: int
     b_first: int
     d_first: int
@@ -327,7 +328,7 @@ def staging(problem: Gemm, config: Config) -> Staging:
     """Say how a configuration's work tiles stand in shared memory."""
     group, bm, bn = config["PRODUCTS"], config["BM"], config["BN"]
     own = sides(problem, group, bm, bn)
-    a, b = (Part.of(side, by_runs=bool(config["BY_RUNS"])) for side in own)
+    a, b = (StagedTile.of(side, by_runs=bool(config["BY_RUNS"])) for side in own)
     size = problem.dtype.itemsize
     stage = a.elements + (0 if config["KEEP_B"] else b.elements)
     whole = config["STAGES"] * stage + (b.elements if config["KEEP_B"] else 0)

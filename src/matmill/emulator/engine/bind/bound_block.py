@@ -71,7 +71,7 @@ class BoundBlock:
         self._addresses: dict[tuple[object, ...], Addresses] = {}
         self._fresh: set[tuple[object, ...]] = set()
         self._prepared: dict[tuple[object, ...], tuple[int, Any]] = {}
-        # What is in the keys of both.
+        # Registers in the keys of `_addresses` and `_prepared`.
         self._keyed: set[object] = set()
         self._bind(block)
 

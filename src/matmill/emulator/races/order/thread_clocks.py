@@ -86,7 +86,7 @@ class ThreadClocks:
     # Order
 
     def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
-        """Return those of the remembered ``lanes`` that the vectors do not order before ``moment``, as ``Clocks``."""
+        """Return the lanes whose recorded access does not happen before ``moment``."""
         return self._left(keys, lanes, moment, np.zeros(len(keys), np.int64))
 
     def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:

@@ -42,7 +42,7 @@ _VECTORS = (128, 256, 512, 1024)
 _AHEAD, _MOST_AHEAD = 2, 32
 #: Registers of a vector, of a vector's offset in each operand, and of a thread besides its vectors and offsets.
 _VECTOR_REGISTERS, _OFFSET, _OTHERS = 4, 3, 23
-#: And of the offsets of several chunks, where each element's offset needs a register.
+#: Extra registers with per-element offsets and several chunks.
 _SEVERAL = 16
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from matmill.cxx.declarations import Declaration
-from matmill.cxx.tokens import Token
+from matmill.cuda_source.declarations import Declaration
+from matmill.cuda_source.tokens import Token
 
 _IGNORED = frozenset({"const", "volatile", "__restrict__", "__restrict", "restrict", "__grid_constant__", "register"})
 _OPENING, _CLOSING = frozenset("([{<"), frozenset(")]}>")

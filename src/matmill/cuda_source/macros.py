@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from matmill.cxx.tokens import Token, tokens
+from matmill.cuda_source.tokens import Token, tokens
 
 _DEFINE = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?(.*)", re.DOTALL)
 _UNDEF = re.compile(r"#\s*undef\s+(\w+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from matmill.cxx.declarations import Declaration, File, host_member
+from matmill.cuda_source.declarations import Declaration, File, host_member
 
 _STAYS = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif|define|undef|include)\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from matmill.cxx.tokens import Token, tokens
+from matmill.cuda_source.tokens import Token, tokens
 
 _LEAVES = frozenset({"return", "exit", "trap", "__trap", "assert", "goto"})
 _ESCAPES = frozenset({"break", "continue"})

@@ -1,7 +1,7 @@
 """A file's declarations: what each one is, which names it makes known, and which it mentions.
 
 The grammar is that of braces, brackets and semicolons. Of macros those are expanded that define kernels
-(:mod:`matmill.cxx.macros`); others that stand for ``__device__`` and the like are known to do so.
+(:mod:`matmill.cuda_source.macros`); others that stand for ``__device__`` and the like are known to do so.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from matmill.cxx.macros import Macro, expanded
-from matmill.cxx.tokens import Token, tokens, without_dead_branches
+from matmill.cuda_source.macros import Macro, expanded
+from matmill.cuda_source.tokens import Token, tokens, without_dead_branches
 
 #: What makes a function one of the device.
 DEVICE_WORDS = frozenset({"__device__", "__global__"})

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from matmill.cxx.declarations import File, declarations_of, device_macros
-from matmill.cxx.macros import Macro, macros_of
-from matmill.cxx.stubs import HOST_HEADERS, INSTEAD
-from matmill.cxx.tokens import tokens, without_dead_branches
+from matmill.cuda_source.declarations import File, declarations_of, device_macros
+from matmill.cuda_source.macros import Macro, macros_of
+from matmill.cuda_source.stubs import HOST_HEADERS, INSTEAD
+from matmill.cuda_source.tokens import tokens, without_dead_branches
 
 _INCLUDE = re.compile(r'(#\s*include\s*)(?:"([^"]+)"|<([^>]+)>)')
 # Where a CUDA toolkit that is installed by other means keeps its headers.

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
-from matmill.cxx.declarations import Declaration, File
-from matmill.cxx.tokens import Token, tokens
+from matmill.cuda_source.declarations import Declaration, File
+from matmill.cuda_source.tokens import Token, tokens
 
 _SIZES = {
     "char": 1, "bool": 1, "uchar": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "ushort": 2, "half": 2, "__half": 2,

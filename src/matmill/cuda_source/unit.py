@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from matmill.cxx.declarations import Declaration
-from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, template_values
-from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
-from matmill.cxx.keep import device_text, needed, summary
-from matmill.cxx.signature import Parameter, compiled, parameters_of
-from matmill.cxx.statements import Statements
-from matmill.cxx.stubs import prelude
-from matmill.cxx.tokens import conditions_at
+from matmill.cuda_source.declarations import Declaration
+from matmill.cuda_source.extents import Shape, constants, shape_of, shared_arrays, template_values
+from matmill.cuda_source.headers import Gathered, gather, toolkit, toolkit_name
+from matmill.cuda_source.keep import device_text, needed, summary
+from matmill.cuda_source.signature import Parameter, compiled, parameters_of
+from matmill.cuda_source.statements import Statements
+from matmill.cuda_source.stubs import prelude
+from matmill.cuda_source.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
@@ -61,7 +61,7 @@ class Unit:
         return Statements(texts)
 
     def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
-        """See :meth:`~matmill.cxx.statements.Statements.diverges`."""
+        """See :meth:`~matmill.cuda_source.statements.Statements.diverges`."""
         return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
