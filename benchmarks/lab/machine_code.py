@@ -12,9 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,42 +108,3 @@ def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
     """
     sources = ([int(number) for number in found.groups()] for line in lines if (found := _FFMA_SOURCES.match(line)))
     return sum(len(set(three)) == len(three) and len({number % 2 for number in three}) == 1 for three in sources)
-
-
-def main_path(
-    found: Code, loop: tuple[int, int], worth: Callable[[str], float], times: Callable[[Counter[str]], float]
-) -> Counter[str]:
-    """Return opcodes along the path through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
-
-    A loop inside counts ``times(its opcodes)`` times.
-    """
-    start, end = loop
-    inner = {back: head for head, back in found.loops() if start <= head and back < end}
-
-    @cache
-    def best(at: int) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """Return the worth of the best path from ``at`` on, and the runs of instructions that it consists of."""
-        here = at
-        while here != end:
-            to = found.targets.get(here)
-            if to is not None and to > here:
-                paths = [best(to)] if to <= end else []
-                if _BRANCH.match(found.lines[here])[1]:  # type: ignore[index]  # it is a branch, as targets says
-                    paths.append(best(here + 1))
-                rest, runs = max(paths, default=(float("-inf"), ()))
-                return _worth(at, here) + rest, ((at, here), *runs)
-            here += 1
-        return _worth(at, end), ((at, end),)
-
-    def _worth(first: int, last: int) -> float:
-        return sum(map(worth, found.lines[first : last + 1]))
-
-    count: Counter[str] = Counter()
-    for first, last in best(start)[1]:
-        count += opcodes(found.lines[first : last + 1])
-        for back, head in inner.items():
-            if first <= back <= last:
-                body = opcodes(found.lines[head : back + 1])
-                more = times(body) - 1
-                count += Counter({name: round(number * more) for name, number in body.items()})
-    return count

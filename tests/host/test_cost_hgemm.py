@@ -187,7 +187,7 @@ def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
 
 
 def _measured(sizes: list[tuple[int, int, int]]) -> list[Found[Gemm]]:
-    """Return what benchmarks/gemm_tiles.py would find on a GPU with the constants TRUTH."""
+    """Return what a search would find on a GPU with the constants TRUTH."""
     noise = np.random.default_rng(4)
     found: list[Found[Gemm]] = []
     for size in sizes:

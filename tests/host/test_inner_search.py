@@ -23,7 +23,6 @@ from lab.inner.search import SEARCH, Task, candidates, mma_tasks, numbers, read,
 from lab.records import append
 from lab.search import Candidate, Search, Tools
 from matmill.arch import get
-from matmill.bench.plots.phvm import read_measured
 from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.config import Config
@@ -375,17 +374,3 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
     said = capsys.readouterr().out
     assert "kernels for sm_80 in" in said
     assert len(list(tmp_path.iterdir())) == int(said.split()[0]) > 2
-
-
-def test_the_curve_of_phvm_is_measured_over_its_launches(
-    gpu: SearchGPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("matmill.bench.timing.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
-    assert run_script(monkeypatch, "inner_phvm.py", "--out", tmp_path, "--cases", "MTX1", "--k", 5000) == 0
-    curve = read_measured(tmp_path / "phvm_h200_MTX1.json")
-    resident = H200.sms * H200.threads_per_sm
-    assert {(resident // bs, bs) for bs in (32, 64, 128, 256, 512, 1024)} < set(curve)
-    assert len(curve) == 18
-    assert set(gpu.names) == {"clear", "phvm", "splitk_reduce"}
-    assert "MTX1.json: 18 launches" in capsys.readouterr().out

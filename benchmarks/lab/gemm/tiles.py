@@ -1,4 +1,4 @@
-"""The records of ``benchmarks/gemm_tiles.py``, read back: every configuration of 16-bit products with its seconds."""
+"""The record of every configuration of 16-bit products on the tensor cores, read back."""
 
 from __future__ import annotations
 

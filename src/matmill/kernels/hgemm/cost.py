@@ -8,8 +8,8 @@ passes. Filling the pipeline, storing D, the launch that repacks matrices and th
 come on top.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
-``benchmarks/fit_model.py`` fitted them to times that ``benchmarks/gemm_tiles.py`` measured on an H200: to the fit half,
-66 products, of ``benchmarks/results/hgemm_tiles_h200.json``.
+``benchmarks/fit_model.py`` fitted them to the times of 66 products on an H200, the fit half of
+``benchmarks/results/hgemm_tiles_h200.json``.
 
 All of these were 16-bit products. float64 takes the same constants: no product of it has been timed with this pipeline.
 Its own counts differ in the bytes of an element and the rate of the tensor cores, which mma.sync reaches on Hopper too.
