@@ -190,12 +190,13 @@ def test_what_is_not_finite_comes_out_as_from_numpy(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "n", "k", "vector"), [("float32", 150, 1500, 1), ("float32", 152, 1500, 4), ("float64", 150, 700, 2)]
+    ("dtype", "n", "k", "entry", "vector"),
+    [("float32", 150, 1500, "gemm", 1), ("float32", 152, 1500, "gemm", 4), ("float64", 150, 700, "hgemm", 2)],
 )
-def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int, vector: int) -> None:
+def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int, entry: str, vector: int) -> None:
     a, b, c = _random(3, 133, k, dtype=dtype), _random(4, k, n, dtype=dtype), _random(5, 133, n, dtype=dtype)
     kernel = choose(Gemm(133, n, k, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
-    assert (kernel.entry, kernel.config["D_VEC"]) == ("gemm", vector)
+    assert (kernel.entry, kernel.config["D_VEC"]) == (entry, vector)
     assert kernel.config["SPLIT_K"] > 1
     found = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)
     assert check(found, a, b, c, alpha=-1.5, beta=0.5).ok
