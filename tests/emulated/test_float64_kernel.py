@@ -21,7 +21,8 @@ from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm.tiles import double_tile, shapes, with_vector_widths
 from matmill.problem import Gemm
 from support.examples import examples
-from support.mma_product import LAYOUTS, ODD, PLAIN, TRANSPOSED, Layout, Product
+from support.mma_product import LAYOUTS, ODD, Product
+from support.strided_product import COLUMN, ROW, Layout
 from support.trial import BARRIER, Case, Trial, problem_of, without
 
 #: Quick to emulate; of two steps and two warps in each direction.
@@ -37,7 +38,7 @@ def product(shape: tuple[int, int, int], *layouts: Layout, config: Config = SMAL
 @pytest.mark.parametrize("arch", ["a100", "h200"])
 @pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
 def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
-    aligned = product((72, 68, 52), a, b, PLAIN, arch=arch)
+    aligned = product((72, 68, 52), a, b, ROW, arch=arch)
     config = aligned.kernel.config
     assert (config["A_VEC"], config["B_VEC"], config["D_VEC"]) == (2, 2, 2)
     (report,) = aligned.run()
@@ -69,7 +70,7 @@ def test_an_odd_pitch_costs_copies_but_no_bank_conflicts(a: Layout, b: Layout) -
     ids=lambda x: x if isinstance(x, str) else f"{x['BM']}x{x['BN']}",
 )
 def test_every_tile_shape(arch: str, config: Config) -> None:
-    tried = product((config["BM"] + 2, config["BN"] + 2, 54), TRANSPOSED, PLAIN, PLAIN, arch=arch, config=config)
+    tried = product((config["BM"] + 2, config["BN"] + 2, 54), COLUMN, ROW, ROW, arch=arch, config=config)
     (report,) = tried.run()
     assert report.ok
     assert tried.right()
@@ -79,7 +80,7 @@ def test_every_tile_shape(arch: str, config: Config) -> None:
 @pytest.mark.parametrize("mma_k", [8, 16])
 def test_longer_instructions(mma_k: int) -> None:
     config = double_tile(32, 32, 2 * mma_k, 2, 2, stages=2, mma_k=mma_k)
-    tried = product((34, 38, 52), PLAIN, TRANSPOSED, PLAIN, config=config)
+    tried = product((34, 38, 52), ROW, COLUMN, ROW, config=config)
     (report,) = tried.run()
     assert report.ok
     assert tried.right()
@@ -89,21 +90,21 @@ def test_longer_instructions(mma_k: int) -> None:
 @pytest.mark.parametrize("parts", [2, 3])
 def test_every_rest_of_k_in_every_slice(parts: int) -> None:
     for k in range(33, 49):
-        tried = product((34, 33, k), PLAIN, TRANSPOSED, PLAIN, parts=parts)
+        tried = product((34, 33, k), ROW, COLUMN, ROW, parts=parts)
         assert all(report.ok for report in tried.run())
         assert tried.right(), k
 
 
 def test_slices_without_terms_add_nothing() -> None:
-    tried = product((10, 20, 36), PLAIN, PLAIN, PLAIN, parts=7)
+    tried = product((10, 20, 36), ROW, ROW, ROW, parts=7)
     assert [report.ok for report in tried.run(schedule=1)] == [True, True]
     assert tried.right()
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_batches_with_c_of_another_layout(parts: int) -> None:
-    for c in (PLAIN, TRANSPOSED):
-        tried = product((35, 38, 50), PLAIN, TRANSPOSED, PLAIN, c=c, batch=3, parts=parts)
+    for c in (ROW, COLUMN):
+        tried = product((35, 38, 50), ROW, COLUMN, ROW, c=c, batch=3, parts=parts)
         assert all(report.ok for report in tried.run())
         assert tried.right()
 

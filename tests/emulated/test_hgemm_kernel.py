@@ -29,7 +29,8 @@ from matmill.kernels.shared.model import Prediction
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from support.examples import examples
-from support.mma_product import LAYOUTS, ODD, PLAIN, SMALL, TRANSPOSED, Layout, Product
+from support.mma_product import LAYOUTS, ODD, SMALL, Product
+from support.strided_product import COLUMN, ROW, Layout
 
 Array = NDArray[Any]
 
@@ -37,7 +38,7 @@ Array = NDArray[Any]
 @pytest.mark.parametrize("arch", ["t4", "h200"])
 @pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
 def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
-    product = Product((72, 80, 136), a, b, PLAIN, arch=arch)
+    product = Product((72, 80, 136), a, b, ROW, arch=arch)
     config = product.kernel.config
     assert (config["A_VEC"], config["B_VEC"], config["D_VEC"]) == (8, 8, 8)
     (report,) = product.run()
@@ -49,7 +50,7 @@ def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_batches_with_c_of_another_layout(parts: int) -> None:
-    product = Product((66, 72, 140), PLAIN, TRANSPOSED, PLAIN, c=TRANSPOSED, dtype="bfloat16", batch=3, parts=parts)
+    product = Product((66, 72, 140), ROW, COLUMN, ROW, c=COLUMN, dtype="bfloat16", batch=3, parts=parts)
     assert all(report.ok for report in product.run())
     assert product.right()
 
@@ -85,7 +86,7 @@ def test_any_strides(  # noqa: PLR0917 — drawn
 @pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
 def test_repacked_matrices_are_copied_16_bytes_at_a_time(a: Layout, b: Layout, arch: str) -> None:
     m, n, k = 67, 75, 131
-    product = Product((m, n, k), replace(a, start=1), replace(b, pad=1), PLAIN, arch=arch, pads="AB")
+    product = Product((m, n, k), replace(a, start=1), replace(b, pad=1), ROW, arch=arch, pads="AB")
     repacking, main = product.run()
     assert repacking.ok
     assert main.ok
@@ -125,8 +126,8 @@ def repacking_reads(count: int, length: int, start: int, pitch: int) -> int:
 @pytest.mark.parametrize(("start", "requests"), [(0, 1), (1, 2 + 8), (2, 2 + 8), (4, 2 + 8), (8, 1)])
 def test_what_starts_anywhere_is_repacked_from_aligned_vectors(start: int, requests: int) -> None:
     # One row of 32 whole vectors: a warp, whose first and last lane find no aligned vector inside the matrix.
-    product = Product((1, 8, 256), Layout(start=start), PLAIN, PLAIN, pads="A")
-    product.problem = replace(product.problem, a_align=2)
+    product = Product((1, 8, 256), Layout(start=start), ROW, ROW, pads="A")
+    product.product.problem = replace(product.product.problem, a_align=2)
     repacking, _ = product.run()
     assert repacking.counters.global_load_requests == requests
     assert product.right()
@@ -136,12 +137,12 @@ def test_what_starts_anywhere_is_repacked_from_aligned_vectors(start: int, reque
 @pytest.mark.parametrize("pads", ["A", "B", "AB"])
 def test_repacked_batches_with_c_and_split_k(pads: str, parts: int) -> None:
     product = Product(
-        (37, 41, 267), ODD, Layout(step=3), ODD, c=TRANSPOSED, dtype="bfloat16", batch=2, parts=parts, pads=pads
+        (37, 41, 267), ODD, Layout(step=3), ODD, c=COLUMN, dtype="bfloat16", batch=2, parts=parts, pads=pads
     )
     assert all(report.ok for report in product.run(schedule=1))
     assert product.right()
     # A frame binds pointers by their names, so there are no others.
-    launches = product.kernel.launches(product.problem, SOMEWHERE)
+    launches = product.kernel.launches(product.product.problem, SOMEWHERE)
     assert [launch.entry for launch in launches] == ["repack", "hgemm", "splitk_reduce"][: 2 + (parts > 1)]
     pointers = {arg for launch in launches for arg in launch.args if isinstance(arg, Pointer)}
     assert pointers <= {*POINTERS, Pointer("no workspace", 0), Pointer("no bias", 0)}
@@ -183,28 +184,30 @@ def shapes_of(arch: str) -> list[Config]:
 
 @pytest.mark.parametrize(
     ("arch", "config"),
-    [(arch, config) for arch in ("t4", "h200") for config in shapes_of(arch)],
+    [("t4", config) for config in shapes_of("t4")],
     ids=lambda x: x if isinstance(x, str) else "-".join(str(x[name]) for name in ("BM", "BN", "BK", "A_VEC")),
 )
 def test_every_tile_shape(arch: str, config: Config) -> None:
     odd = config["A_VEC"] == 1
     side = 1 if odd else 8
-    product = Product((128 + side, 128 + side, 64 + side), PLAIN, PLAIN, PLAIN, arch=arch, config=config)
+    product = Product((128 + side, 128 + side, 64 + side), ROW, ROW, ROW, arch=arch, config=config)
     assert product.kernel.config["A_VEC"] == config["A_VEC"]
     assert all(report.ok for report in product.run())
     assert product.right()
 
 
 def test_parts_that_have_no_terms_add_nothing() -> None:
-    product = Product((10, 20, 130), PLAIN, PLAIN, PLAIN, parts=7)
+    product = Product((10, 20, 130), ROW, ROW, ROW, parts=7)
     assert [report.ok for report in product.run(schedule=1)] == [True, True]
     assert product.right()
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_many_parts_are_shared_by_more_threads_where_outputs_are_few(batch: int) -> None:
-    product = Product((66, 72, 1100), PLAIN, PLAIN, PLAIN, c=TRANSPOSED, batch=batch, parts=18)
-    asked = (stage for stage in HGEMM.after if stage.needed and stage.needed(product.problem, product.kernel.config))
+    product = Product((66, 72, 1100), ROW, ROW, ROW, c=COLUMN, batch=batch, parts=18)
+    asked = (
+        stage for stage in HGEMM.after if stage.needed and stage.needed(product.product.problem, product.kernel.config)
+    )
     assert [stage.entry for stage in asked] == ["splitk_reduce"]
     assert [report.ok for report in product.run(schedule=1)] == [True, True]
     assert product.right()

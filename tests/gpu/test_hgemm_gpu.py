@@ -14,9 +14,6 @@ import matmill
 from matmill import errors
 from matmill.choose import choose
 from matmill.dtypes import ALL
-from matmill.jit.steps import binaries
-from matmill.kernel import GemmOperands
-from matmill.kernels.hgemm import HGEMM, space
 from matmill.problem import Gemm
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
@@ -90,33 +87,6 @@ def test_sizes_and_strides(
     a, b, c = view(0, m, k, 0), view(1, k, n, 1), _random(2, m, n, dtype=dtype)
     verdict = check(_gpu(a, b, c=c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
     assert verdict.ok, verdict
-
-
-@pytest.mark.parametrize("odd", [False, True])
-def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, odd: bool) -> None:
-    side = 1 if odd else 8
-    m, n, k = 256 + side, 384 + side, 2048 + side
-    a, b = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)
-    align = 2 if odd else 16
-    problem = Gemm(m, n, k, ALL[dtype], a_align=align, b_align=align, d_align=align)
-    padded = [config for config in space(problem, device.arch) if config["REPACK_A"] and config["REPACK_B"]]
-    assert bool(padded) == odd
-    with device.upload(a, "A") as da, device.upload(b, "B") as db, device.empty(2 * m * n) as dd:
-        for config in space(problem, device.arch):
-            kernel = HGEMM.with_config(config)
-            assert kernel.why_not(problem, device.arch) is None
-            dd.fill_bytes(_NAN_BYTE)
-            with device.empty(max(16, kernel.workspace(problem))) as room:
-                room.fill_bytes(_NAN_BYTE)
-                operands = GemmOperands(
-                    da.pointer("A"), db.pointer("B"), dd.pointer("D"), dd.pointer("D"),
-                    workspace=room.pointer("workspace"),
-                )  # fmt: skip
-                for binary, launch in binaries(kernel, problem, operands, device.arch.target):
-                    device.launch(binary, launch)
-                device.synchronize()
-            verdict = check(dd.download((m, n), a.dtype), a, b)
-            assert verdict.ok, (str(config), verdict)
 
 
 def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:

@@ -1,4 +1,4 @@
-"""The warp-specialised kernel on a GPU of compute capability 9.0: right, and bit by bit what the emulator gives."""
+"""What the warp-specialised kernel writes behind D where TMA stores boxes, on a GPU of compute capability 9.0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from matmill.kernels.wgmma.tiles import Shape, configured
 from matmill.launch import HOPPER
 from matmill.runtime.gpu import GPU
 from support.strided_product import COLUMN, H200, Layout, StridedProduct
-from support.wgmma_cases import ALL_CASES, Case
 
 
 @pytest.fixture(name="hopper")
@@ -22,18 +21,6 @@ def _hopper() -> GPU:
     if gpu.arch.capability != HOPPER:
         pytest.skip("wgmma needs compute capability 9.0")
     return gpu
-
-
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_every_class_of_configuration(case: Case, hopper: GPU) -> None:
-    trial = case.made()
-    kernel = case.kernel(trial.problem)
-    trial.emulated(kernel, races=False)
-    emulated = trial.arrays["D"].tobytes()
-    for _ in range(2):
-        trial.on_gpu(kernel, hopper)
-        assert trial.excess() <= 1
-        assert trial.activation or trial.arrays["D"].tobytes() == emulated
 
 
 def test_a_store_of_boxes_writes_whole_16_bytes_as_in_the_emulator(hopper: GPU) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from matmill import arch as arches
 from matmill import reference
-from matmill.dtypes import ALL, F32, DType
+from matmill.arch import Arch
+from matmill.dtypes import ALL, F32, F64, DType
 from matmill.emulator import Memory, Report, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source, generate
@@ -151,13 +152,14 @@ class StridedProduct:
         self,
         kernel: Kernel[Gemm],
         *,
+        arch: Arch = H200,
         late_copies: bool = False,
         schedule: int = 0,
         races: bool = True,
         changes: Sequence[Change] = (),
     ) -> list[Report]:
         """Run all launches of a kernel, after ``changes`` to its sources, on a poisoned D; a report for each."""
-        reason = kernel.why_not(self.problem, H200)
+        reason = kernel.why_not(self.problem, arch)
         assert reason is None, reason
         memory = Memory()
         self._poison()
@@ -166,7 +168,7 @@ class StridedProduct:
         operands = self._operands(pointers, memory.bind("workspace", workspace, access="rw"))
         return [
             run(
-                compile_ptx(changed(generate(program, self.dtype), changes), H200.target), launch, memory,
+                compile_ptx(changed(generate(program, self.dtype), changes), arch.target), launch, memory,
                 late_copies=late_copies, schedule=schedule, races=races,
             )
             for program, launch in kernel.steps(self.problem, operands)
@@ -220,26 +222,28 @@ class StridedProduct:
         return Pointer(name, pointer.address + self._start(name))
 
     def expected(self) -> tuple[Array, Array]:
-        """Return the answer in float64, and how far from it an element may be.
+        """Return the answer in float64, of float64 in extended precision, and how far from it an element may be.
 
         Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23.
         """
-        a, b = (self.arrays[name].astype(np.float64) for name in "AB")
+        wide: Any = np.longdouble if self.dtype is F64 else np.float64
+        unit = F64.roundoff if self.dtype is F64 else 2.0**-24
+        a, b = (self.arrays[name].astype(wide) for name in "AB")
         sums, sizes = a @ b * self.alpha, np.abs(a) @ np.abs(b) * abs(self.alpha)
-        limit = sizes * max(self.shape[2], 16) * 2.0**-23
-        if self.dtype is F32:  # rounded to tf32
+        limit = sizes * max(self.shape[2], 16) * 2 * unit
+        if self.precision == "tf32":
             limit += sizes * 2.0**-10
         if self.c is not None:
-            sums = sums + self.beta * self.arrays["C"].astype(np.float64)
+            sums = sums + self.beta * self.arrays["C"].astype(wide)
         if self.bias:
-            vector = self.arrays["bias"].astype(np.float64)
+            vector = self.arrays["bias"].astype(wide)
             sums = sums + (vector if self.bias == "row" else vector[:, None])
-        limit = limit + 4 * 2.0**-24 * np.abs(sums)
-        found = ACTIVATED[self.activation](sums)
+        limit = limit + 4 * unit * np.abs(sums)
+        found = ACTIVATED[self.activation](sums.astype(np.float64) if self.activation else sums)
         if self.activation:
             limit = _SLOPE * limit + _EVALUATION * (np.abs(found) + 2.0**-10)
         result = self.out_dtype or self.dtype
-        if result is not F32:
+        if result not in (F32, F64):
             limit = limit + result.roundoff * (np.abs(found) + limit) + result.tiny
         return found, limit
 

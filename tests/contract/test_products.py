@@ -1,0 +1,174 @@
+"""The contract of every kernel that multiplies: a table of products, the same for all executors.
+
+A row is a product and the kernels that compute it. Whatever the layout, type, epilogue, precision, alignment and batch,
+every element is within its bound of float64, nothing else is written, and the same bits come out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product as pairs
+
+import pytest
+
+from matmill.config import Config
+from matmill.dtypes import ALL, DType
+from matmill.kernel import Kernel, Production
+from matmill.kernels.gemm import PRODUCTION as GEMM
+from matmill.kernels.hgemm import PRODUCTION as HGEMM
+from matmill.kernels.hgemm.tiles import space as tiles
+from matmill.kernels.inner import PRODUCTION as INNER
+from matmill.kernels.short_k import PRODUCTION as SHORT_K
+from matmill.kernels.thin import PRODUCTION as THIN
+from matmill.problem import Gemm
+from support.executors import Executor
+from support.mma_product import SMALL, on_tiles
+from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
+from support.wgmma_cases import ALL_CASES, OPERANDS, SHAPED
+from support.wgmma_cases import Case as Wgmma
+
+BF16, F16, F32, F64 = (ALL[name] for name in ("bfloat16", "float16", "float32", "float64"))
+#: Layouts of operands that no kernel copies whole: padded, strided, from anywhere; and of one that a batch shares.
+ODD, STRIDED, SHARED = Layout(pad=1, start=1), Layout(transposed=True, pad=2, step=2), Layout(shared=True)
+
+#: Batches of small products, outer and tall ones, for the kernel of a short k.
+SHORT = (
+    StridedProduct((8, 8, 8), batch=37),
+    StridedProduct((17, 17, 17), batch=20),
+    StridedProduct((5, 9, 20), a=COLUMN, b=COLUMN, batch=37),
+    StridedProduct((33, 10, 14), b=COLUMN, batch=11),
+    StridedProduct((24, 24, 9), batch=20, a=SHARED, c=COLUMN),
+    StridedProduct((24, 24, 16), batch=20, b=SHARED, a=Layout(pad=8)),
+    StridedProduct((7, 6, 5), batch=9, a=Layout(pad=1, step=2), b=Layout(transposed=True, pad=2)),
+    StridedProduct((261, 4, 40)),
+    StridedProduct((261, 17, 30)),
+    StridedProduct((200, 1, 40), b=COLUMN),
+    StridedProduct((70, 140, 8)),
+    StridedProduct((69, 67, 17), a=COLUMN, b=COLUMN),
+    StridedProduct((3, 200, 21)),
+    StridedProduct((70, 66, 5), a=Layout(step=2), b=Layout(pad=3, start=1), d=Layout(pad=2)),
+    StridedProduct((70, 90, 1), d=COLUMN, c=ROW),
+    StridedProduct((1, 1, 3), c=ROW),
+    StridedProduct((129, 8, 24), batch=3, b=SHARED, d=Layout(pad=8)),
+    StridedProduct((64, 72, 16), batch=2, a=SHARED, bias="row", activation="relu"),
+    StridedProduct((70, 20, 36), bias="column", activation="gelu", c=ROW, alpha=0.5),
+)
+#: Few rows or columns and a long k.
+FEW = (
+    StridedProduct((3, 140, 264), b=COLUMN),
+    StridedProduct((3, 141, 513)),
+    StridedProduct((1, 90, 300), b=COLUMN, c=ROW),
+    StridedProduct((140, 5, 257), a=COLUMN, c=COLUMN, alpha=-1.5),
+    StridedProduct((61, 16, 300), batch=2),
+    StridedProduct((3, 50, 300), b=COLUMN, bias="row", activation="relu"),
+    StridedProduct((37, 2, 150), a=ODD, b=STRIDED, d=Layout(pad=1)),
+)
+#: Few outputs and a long k.
+LONG = (
+    StridedProduct((3, 5, 900), b=COLUMN),
+    StridedProduct((5, 4, 1001), a=COLUMN, c=ROW, alpha=-1.5),
+    StridedProduct((24, 9, 1500), batch=2),
+    StridedProduct((6, 7, 333), a=Layout(pad=3), b=Layout(transposed=True, pad=1), bias="column"),
+)
+#: Any size, for the tiles of the FMA units and of mma.sync.
+ANY = (
+    *(StridedProduct((72, 80, 68), a=a, b=b) for a, b in pairs((ROW, COLUMN), (ROW, COLUMN))),
+    StridedProduct((67, 75, 51), a=ODD, b=Layout(start=1), d=Layout(start=1)),
+    StridedProduct((37, 41, 67), a=Layout(start=1), b=Layout(step=3), d=Layout(pad=1), c=COLUMN, batch=2, alpha=-1.5),
+    StridedProduct((66, 72, 140), b=COLUMN, c=COLUMN, batch=3),
+    StridedProduct((40, 33, 70), a=SHARED, batch=2, d=COLUMN),
+    StridedProduct((33, 40, 70), bias="row", activation="silu", c=ROW),
+    StridedProduct((1, 1, 1)),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A product, and a number among the legal configurations of a kernel, spread over them."""
+
+    kernel: Production[Gemm]
+    product: StridedProduct
+    dtype: DType
+    number: int
+    watched: bool = False
+
+    def __str__(self) -> str:
+        sizes = "x".join(map(str, self.product.shape))
+        return f"{self.kernel.kernel.entry} {sizes} {self.dtype.name} {self.number}"
+
+
+def _rows() -> Iterator[Row]:
+    for index, product in enumerate(SHORT):
+        for dtype in ALL.values():
+            # Float16 is copied, multiplied and stored as bfloat16 is: it has one of the configurations.
+            for number in (0, 1) if dtype is not F16 else (index % 2,):
+                yield Row(SHORT_K, product, dtype, number, watched=index in {1, 5, 8, 12} and dtype in (F32, BF16))
+    for index, (product, dtype) in enumerate(pairs(FEW, ALL.values())):
+        yield Row(THIN, product, dtype, index % 3, watched=index % 4 == 0)
+    for index, (product, dtype) in enumerate(pairs(LONG, ALL.values())):
+        yield Row(INNER, product, dtype, index % 3, watched=index % 4 == 0)
+    for index, (product, dtype) in enumerate(pairs(ANY, (F32, F64))):
+        # The first tile is the largest, and slow to emulate.
+        yield Row(GEMM, product, dtype, 0 if index % 7 == 0 else 1 + index % 2, watched=index % 4 == 0)
+    for index, (product, dtype) in enumerate(pairs(ANY, (F16, BF16, F64))):
+        yield Row(HGEMM, product, dtype, index % 3, watched=index % 4 == 0)
+
+
+def _kernel(row: Row, product: StridedProduct) -> Kernel[Gemm]:
+    """Pick the configuration; of a short k that of a longer batch, whose work tiles have several products."""
+    problem = product.problem
+    several = row.kernel is SHORT_K and problem.batch > 1
+    asked = replace(problem, batch=1000 * problem.batch) if several else problem
+    kernels = (row.kernel.kernel.with_config(config) for config in row.kernel.space(asked, H200))
+    legal = [kernel for kernel in kernels if kernel.why_not(problem, H200) is None]
+    assert legal
+    return legal[row.number * len(legal) // 3]
+
+
+@pytest.mark.parametrize("row", list(_rows()), ids=str)
+def test_kernels_of_any_layout_and_type(row: Row, executor: Executor) -> None:
+    product = replace(row.product, dtype=row.dtype)
+    if product.a.start == product.b.start == product.d.start == 0:
+        product.problem = replace(product.problem, base_align=16)
+    executor.check(product, _kernel(row, product), watched=row.watched)
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+def test_the_warp_specialised_kernel(case: Wgmma, executor: Executor, request: pytest.FixtureRequest) -> None:
+    product = case.made()
+    # Tiles and operands decide what waits for copies, layouts and epilogues do not; every third tile stands for all.
+    watched = case in {*SHAPED[::3], *OPERANDS} or bool(request.config.getoption("--exhaustive"))
+    executor.check(product, case.kernel(product.problem), watched=watched)
+
+
+def _mma_tiles() -> list[Config]:
+    """List the tiles of mma.sync, for aligned matrices and for odd ones."""
+    whole = Gemm(4096, 4096, 4096, F16)
+    odd = replace(whole, m=4095, n=4095, k=4095, a_align=2, b_align=2, d_align=2)
+    return list({config: None for problem in (whole, odd) for config in tiles(problem, H200)})
+
+
+@pytest.mark.parametrize(
+    "config", _mma_tiles(), ids=lambda one: "-".join(str(one[name]) for name in ("BM", "BN", "BK", "A_VEC"))
+)
+def test_every_tile_of_mma_sync(config: Config, executor: Executor) -> None:
+    side = 1 if config["A_VEC"] == 1 else 8
+    product = StridedProduct((128 + side, 128 + side, 64 + side), dtype=F16)
+    executor.check(product, on_tiles(product, config), watched=False)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("pads", "parts"), [("", 3), ("A", 1), ("B", 2), ("AB", 1), ("AB", 3)])
+def test_repacked_operands_and_slices_of_k(pads: str, parts: int, dtype: DType, executor: Executor) -> None:
+    product = StridedProduct(
+        (37, 41, 267),
+        a=Layout(start=1),
+        b=Layout(step=3),
+        d=Layout(start=1),
+        c=COLUMN,
+        dtype=dtype,
+        batch=2,
+        alpha=-1.5,
+    )
+    executor.check(product, on_tiles(product, SMALL, parts=parts, pads=pads))
