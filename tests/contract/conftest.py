@@ -5,15 +5,21 @@ from __future__ import annotations
 import pytest
 
 from matmill.runtime import gpu
+from matmill.settings import Executor as Name
 from support.executors import Emulated, Executor, OnGPU
 
 
 @pytest.fixture(params=["emulator", "gpu"])
-def executor(request: pytest.FixtureRequest) -> Executor:
-    """Provide each executor; without a GPU its tests are skipped."""
-    if request.param == "emulator":
-        return Emulated()
-    reason = gpu.unavailable()
+def on(request: pytest.FixtureRequest) -> Name:
+    """Provide the name of each executor; without a GPU its tests are skipped."""
+    reason = gpu.unavailable() if request.param == "gpu" else None
     if reason is not None:
         pytest.skip(reason)
-    return OnGPU(gpu.GPU.get(0))
+    name: Name = request.param
+    return name
+
+
+@pytest.fixture
+def executor(on: Name) -> Executor:
+    """Provide each executor of one kernel with one configuration."""
+    return Emulated() if on == "emulator" else OnGPU(gpu.GPU.get(0))

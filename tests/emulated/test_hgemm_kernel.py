@@ -224,48 +224,6 @@ def emulated(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="emulator", **options)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "dtype"),
-    [
-        ((131, 67), (67, 150), "float16"),
-        ((200,), (200, 130), "bfloat16"),
-        ((130, 40), (40,), "float16"),
-        ((17, 1030), (1030, 140), "bfloat16"),
-        ((2, 1, 129, 17), (1, 2, 17, 33), "float16"),
-        ((3, 90, 8), (8, 5), "bfloat16"),
-    ],
-)
-def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
-    a, b = drawn(0, *left, dtype=dtype), drawn(1, *right, dtype=dtype)
-    assert reference.check(emulated(a, b), a, b).ok
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_views_scalars_and_a_result_in_place(dtype: str) -> None:
-    a, b = drawn(0, 45, 130, dtype=dtype).T[::-1], drawn(1, 70, 90, dtype=dtype)[:, ::2].T
-    c, bias = drawn(2, 130, 70, dtype=dtype), drawn(3, 70, dtype=dtype)
-    before, rows = c.copy(), np.repeat(bias[None], 130, axis=0)
-    assert emulated(a, b, c=c, alpha=0.5, beta=-2, out=c) is c
-    assert reference.check(c, a, b, before, alpha=0.5, beta=-2).ok
-    assert reference.check(emulated(a, b, c=bias, beta=1), a, b, rows, beta=1).ok
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
-    a, b, c = drawn(0, 130, 20, dtype=dtype), drawn(1, 20, 40, dtype=dtype), drawn(2, 130, 40, dtype=dtype)
-    a[3, 7], a[129, 9], b[15, 3] = np.nan, np.inf, -np.inf
-    assert reference.check(emulated(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok
-    assert (emulated(a, b, c=c, alpha=0, beta=2) == c + c).all()
-
-
-@pytest.mark.parametrize(("k", "dtype"), [(40, "float16"), (1100, "bfloat16")])
-def test_a_gram_matrix_is_symmetric_to_the_bit(k: int, dtype: str) -> None:
-    a = drawn(0, 130, k, dtype=dtype)
-    gram = emulated(a, a.T)
-    assert reference.check(gram, a, a.T).ok
-    assert gram.tobytes() == gram.T.copy().tobytes()
-
-
 def repacked_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return the configurations that pad, or all where nothing can be padded."""
     configs = space(problem, arch)

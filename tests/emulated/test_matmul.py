@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
@@ -20,7 +18,6 @@ from matmill.lowering import lower_gemm
 from matmill.plan import prepare
 from matmill.problem import Gemm
 from matmill.reference import check
-from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -31,70 +28,6 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 def _emulate(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="emulator", **options)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ((1, 1), (1, 1)),
-        ((65, 33), (33, 70)),
-        ((64, 64), (64, 64)),
-        ((1, 100), (100, 3)),
-        ((40,), (40,)),
-        ((40,), (40, 50)),
-        ((30, 40), (40,)),
-        ((3, 9, 17), (17, 21)),
-        ((2, 1, 9, 17), (1, 3, 17, 21)),
-    ],
-)
-def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
-    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
-    verdict = check(_emulate(a, b), a, b)
-    assert verdict.ok, verdict
-
-
-@examples(12)
-@given(
-    st.tuples(st.integers(1, 70), st.integers(1, 70), st.integers(0, 40)),
-    st.lists(st.sampled_from([1, -1, 2]), min_size=4, max_size=4),
-    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0)]),
-)
-def test_strides_and_factors(sizes: tuple[int, int, int], steps: list[int], factors: tuple[float, float]) -> None:
-    m, n, k = sizes
-    a = _random(0, m * abs(steps[0]), k * abs(steps[1]))[:: steps[0], :: steps[1]]
-    b = _random(1, n * abs(steps[3]), k * abs(steps[2])).T[:: steps[2], :: steps[3]]
-    c = _random(2, m, n)
-    alpha, beta = factors
-    verdict = check(_emulate(a, b, c=c, alpha=alpha, beta=beta), a, b, c, alpha=alpha, beta=beta)
-    assert verdict.ok, verdict
-
-
-def test_what_is_not_read_may_be_nan() -> None:
-    a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
-    nan = np.full((20, 40), np.nan, np.float32)
-    assert check(_emulate(a, b, c=nan, beta=0), a, b).ok
-    np.testing.assert_array_equal(_emulate(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
-
-
-def test_out_with_gaps_and_out_that_is_c() -> None:
-    a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
-    pool = np.full((40, 80), 7, np.float32)
-    out = pool[::-2, ::2]
-    assert _emulate(a, b, out=out) is out
-    assert check(out, a, b).ok
-    assert (pool[::2] == 7).all()
-    assert (pool[:, 1::2] == 7).all()
-    before = c.copy()
-    assert _emulate(a, b, c=c, beta=-1, out=c) is c
-    assert check(c, a, b, before, beta=-1).ok
-
-
-def test_empty_sums_and_results() -> None:
-    np.testing.assert_array_equal(
-        _emulate(np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)), np.zeros((3, 5))
-    )
-    assert _emulate(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -130,19 +63,6 @@ def _cast(seed: int, *shape: int, dtype: str) -> Array:
 
 
 @pytest.mark.parametrize("dtype", ALL)
-def test_inner_of_any_layout(dtype: str) -> None:
-    for e, f in (
-        (_cast(0, 3, 501, dtype=dtype), _cast(1, 501, 5, dtype=dtype)),
-        (_cast(0, 501, 7, dtype=dtype).T, _cast(1, 2, 501, dtype=dtype).T),
-        (_cast(0, 9, 1002, dtype=dtype)[::-1, ::-2], _cast(1, 501, 34, dtype=dtype)[:, ::2]),
-        (_cast(0, 1, 1, dtype=dtype), _cast(1, 1, 128, dtype=dtype)),
-    ):
-        c = _cast(2, e.shape[0], f.shape[1], dtype=dtype)
-        result = matmill.inner(e, f, c=c, alpha=0.5, beta=-1, executor="emulator")
-        assert check(result, e, f, c, alpha=0.5, beta=-1).ok
-
-
-@pytest.mark.parametrize("dtype", ALL)
 def test_a_transpose_in_the_same_memory_is_read_once(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bound: list[str] = []
     bind = Memory.bind
@@ -159,34 +79,6 @@ def test_a_transpose_in_the_same_memory_is_read_once(dtype: str, monkeypatch: py
         assert bound == ["D", "A", "workspace"]
         assert check(result, e, f).ok
         assert result.tobytes() == np.ascontiguousarray(np.swapaxes(result, -1, -2)).tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bit_products_of_vectors_and_batches(dtype: str) -> None:
-    for left, right in (
-        ((40,), (40,)),
-        ((40,), (40, 50)),
-        ((30, 40), (40,)),
-        ((3, 9, 17), (17, 21)),
-        ((2, 3), (3, 128)),
-    ):
-        a, b = _cast(0, *left, dtype=dtype), _cast(1, *right, dtype=dtype)
-        assert check(_emulate(a, b), a, b).ok
-
-
-@pytest.mark.parametrize("dtype", ALL)
-def test_no_terms_leave_beta_times_c_in_every_type(dtype: str) -> None:
-    a, b, c = _cast(0, 3, 4, dtype=dtype), _cast(1, 4, 5, dtype=dtype), _cast(2, 3, 5, dtype=dtype)
-    np.testing.assert_array_equal(matmill.inner(a[:, :0], b[:0], executor="emulator"), np.zeros((3, 5)))
-    a[:] = np.nan
-    assert (_emulate(a, b, c=c, alpha=0, beta=2) == 2 * c).all()
-
-
-@pytest.mark.parametrize("dtype", ALL)
-def test_what_is_not_finite_comes_out_as_from_numpy(dtype: str) -> None:
-    e, f = _cast(0, 3, 400, dtype=dtype), _cast(1, 400, 4, dtype=dtype)
-    e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
-    assert check(matmill.inner(e, f, executor="emulator"), e, f).ok
 
 
 @pytest.mark.parametrize(

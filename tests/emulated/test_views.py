@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
 
 import matmill
 from matmill.arrays import inspect
 from matmill.dtypes import ALL
 from matmill.lowering import gemm as lowering
 from matmill.lowering import lower_gemm
-from support.examples import examples
-from support.views import check, check_distances, check_windows, products, strided
-
-
-@examples(40, ignore=[HealthCheck.too_slow])
-@given(products())
-def test_any_view(operands: tuple[np.ndarray, np.ndarray]) -> None:
-    check(*operands)
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("windows", [(185, 16, 3), (64, 64, 64), (130, 33, 17), (129, 72, 136)])
-def test_sliding_windows(name: str, windows: tuple[int, int, int]) -> None:
-    check_windows(*windows, name)
-
-
-@pytest.mark.parametrize("gap", range(8))
-@pytest.mark.parametrize("name", ["float32", "float16"])
-def test_packed_products_at_any_distance(gap: int, name: str) -> None:
-    check_distances(ALL[name].numpy, gap)
+from support.views import check, strided
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
@@ -17,7 +15,6 @@ from matmill.dtypes import ALL
 from matmill.problem import Gemm
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
-from support.examples import examples
 
 Array = NDArray[Any]
 _NAN_BYTE = 0xFF
@@ -64,40 +61,6 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> No
     a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
     verdict = check(_gpu(a, b), a, b)
     assert verdict.ok, verdict
-
-
-@examples(40, ignore=[HealthCheck.function_scoped_fixture])
-@given(
-    st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 700)),
-    st.lists(st.sampled_from([1, 1, -1, 2]), min_size=4, max_size=4),
-    st.lists(st.booleans(), min_size=2, max_size=2),
-    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
-)
-def test_sizes_and_strides(
-    dtype: str, sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], factors: tuple[float, float]
-) -> None:
-    m, n, k = sizes
-
-    def view(seed: int, rows: int, columns: int, place: int) -> Array:
-        across, down = steps[2 * place : 2 * place + 2]
-        shape = (rows * abs(across), columns * abs(down))
-        root = _random(seed, *(shape[::-1] if transposed[place] else shape), dtype=dtype)
-        return (root.T if transposed[place] else root)[::across, ::down]
-
-    a, b, c = view(0, m, k, 0), view(1, k, n, 1), _random(2, m, n, dtype=dtype)
-    verdict = check(_gpu(a, b, c=c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
-    assert verdict.ok, verdict
-
-
-def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
-    a, b, c = (_random(i, *shape, dtype=dtype) for i, shape in enumerate(((300, 200), (200, 150), (300, 150))))
-    assert check(_gpu(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok
-    before = c.copy()
-    assert _gpu(a, b, c=c, beta=-0.5, out=c) is c
-    assert check(c, a, b, before, beta=-0.5).ok
-    a[3, 7], a[299, 9], b[30, 3] = np.nan, np.inf, -np.inf
-    assert check(_gpu(a, b), a, b).ok
-    assert (_gpu(a, b, c=before, alpha=0, beta=2) == before + before).all()
 
 
 def test_padding_lets_nothing_leak(dtype: str) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
@@ -18,7 +16,6 @@ from matmill.problem import ACTIVATIONS
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
 from support.epilogues import error
-from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -43,67 +40,6 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 def _gpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="gpu", **options)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_numpy_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
-    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
-    result = _gpu(a, b)
-    verdict = check(result, a, b)
-    assert verdict.ok, verdict
-
-
-@examples(40, ignore=[HealthCheck.function_scoped_fixture])
-@given(
-    st.tuples(st.integers(0, 150), st.integers(0, 150), st.integers(0, 90)),
-    st.lists(st.sampled_from([1, -1, 2, -3]), min_size=4, max_size=4),
-    st.lists(st.booleans(), min_size=2, max_size=2),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
-)
-def test_numpy_sizes_and_strides(
-    sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], dtype: str, factors: tuple[float, float]
-) -> None:
-    m, n, k = sizes
-
-    def view(seed: int, rows: int, columns: int, row_step: int, column_step: int, *, transpose: bool) -> Array:
-        shape = (rows * abs(row_step), columns * abs(column_step))
-        root = _random(seed, *(shape[::-1] if transpose else shape), dtype=dtype)
-        return (root.T if transpose else root)[::row_step, ::column_step]
-
-    a = view(0, m, k, steps[0], steps[1], transpose=transposed[0])
-    b = view(1, k, n, steps[2], steps[3], transpose=transposed[1])
-    c = _random(2, m, n, dtype=dtype)
-    result = _gpu(a, b, c=c, alpha=factors[0], beta=factors[1])
-    verdict = check(result, a, b, c, alpha=factors[0], beta=factors[1])
-    assert verdict.ok, verdict
-
-
-def test_numpy_out_and_overwriting_c() -> None:
-    a, b, c = _random(0, 50, 60), _random(1, 60, 70), _random(2, 50, 70)
-    out = np.full((70, 100), np.nan, np.float32).T[::2]
-    assert _gpu(a, b, out=out) is out
-    assert check(out, a, b).ok
-    before = c.copy()
-    assert _gpu(a, b, c=c, beta=0.5, out=c) is c
-    assert check(c, a, b, before, beta=0.5).ok
-
-
-def test_nan_in_what_is_not_read() -> None:
-    a, b = _random(0, 50, 60), _random(1, 60, 70)
-    nan = np.full((50, 70), np.nan, np.float32)
-    assert check(_gpu(a, b, c=nan, beta=0), a, b).ok
-    c = _random(2, 50, 70)
-    np.testing.assert_array_equal(_gpu(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
-
-
-def test_empty_sums_and_empty_results() -> None:
-    c = _random(0, 3, 5)
-    a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
-    np.testing.assert_array_equal(_gpu(a, b), np.zeros((3, 5)))
-    np.testing.assert_array_equal(_gpu(a, b, c=c, beta=-1), -c)
-    assert _gpu(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
 
 
 def test_more_products_than_a_grid_is_long() -> None:

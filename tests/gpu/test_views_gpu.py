@@ -4,32 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
 
 import matmill
-from matmill.dtypes import ALL
-from support.examples import examples
-from support.views import check, check_distances, check_windows, products
-
-
-@examples(200, ignore=list(HealthCheck))
-@given(products())
-def test_any_view(operands: tuple[np.ndarray, np.ndarray]) -> None:
-    check(*operands, "gpu")
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("windows", [(185, 16, 3), (64, 64, 64), (130, 33, 17), (300, 128, 136)])
-def test_sliding_windows(name: str, windows: tuple[int, int, int]) -> None:
-    check_windows(*windows, name, "gpu")
-
-
-@pytest.mark.parametrize("gap", range(8))
-@pytest.mark.parametrize("name", ALL)
-def test_packed_products_at_any_distance(gap: int, name: str) -> None:
-    check_distances(ALL[name].numpy, gap, "gpu")
 
 
 def test_windows_of_torch(torch: Any) -> None:
