@@ -152,7 +152,7 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     grid = fit_grid(1)
-    samples = Samples(INNER, _measured(grid[:24], "fit", 8), H200)
+    samples = Samples(INNER, _measured(grid[:14], "fit", 8), H200)
     found = fit(samples, seed=1, starts=0)
     assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "latency", "fma_share"):
