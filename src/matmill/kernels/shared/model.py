@@ -109,7 +109,7 @@ class Prices:
     launch: float
     #: What a launch right before or after another adds, without its own work.
     second: float
-    #: Each step of the reduction of split-K, in which its threads add 64 slices, and bytes of partial sums that each SM
+    #: Each step of the reduction of split-K, in which a thread loads 16 slices, and bytes of partial sums that each SM
     #: stores or loads per cycle.
     reduction_step: float
     reduction_bytes: float
