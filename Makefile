@@ -1,6 +1,7 @@
 # make run    sets up .venv and runs the SGEMM ladder in the emulator
 # make test   sets up the same and runs the tests
 # make smoke  runs a few tests of every wing: a minute from a warm kernel cache
+# make nightly runs everything at length: more examples, more configurations, planted faults
 # make torch  adds torch to the set-up, so that make test runs torch's tests too
 # make dask   adds Dask, likewise
 # make check  linter, formatter, type checker
@@ -18,7 +19,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
 SMOKE := tests/smoke $(addprefix tests/host/test_,ops.py errors.py imports.py words.py headers.py plan.py cli_why.py)
 
-.PHONY: run test smoke torch dask check docs golden clean
+.PHONY: run test smoke nightly torch dask check docs golden clean
 
 run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
@@ -28,6 +29,10 @@ test: $(READY)
 
 smoke: $(READY)
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --hypothesis-profile=dev $(SMOKE)
+
+nightly: $(READY)
+	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --exhaustive --hypothesis-profile=nightly
+	@$(VENV)/bin/python tests/mutations.py
 
 torch: $(READY)
 	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) '$(TORCH)'
