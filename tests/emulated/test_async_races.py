@@ -226,7 +226,7 @@ def event(draw: st.DrawFn) -> Do:
     return Do(op, threads, kind, block, draw(st.sampled_from([0, 4])), barrier, agent)
 
 
-@examples(150)
+@examples(100)
 @given(st.lists(event(), min_size=4, max_size=30).map(possible))
 def test_random_programs_have_the_races_brute_force_finds(program: list[Do]) -> None:
     races, true = found(program), Reference(program).races()

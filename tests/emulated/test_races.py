@@ -402,7 +402,7 @@ def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.Dat
     check([step.only(space, byte) for step in program])
 
 
-@examples(100)
+@examples(70)
 @given(programs(OPS["everything"]))
 def test_a_log_given_up_changes_nothing(program: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:

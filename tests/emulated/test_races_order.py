@@ -440,7 +440,7 @@ def handover(draw: st.DrawFn, space: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
-@examples(150)
+@examples(100)
 @given(st.data())
 def test_random_handovers_have_the_races_of_the_model(space: str, data: st.DataObject) -> None:
     program = [each for part in data.draw(st.lists(handover(space), min_size=1, max_size=4)) for each in part]
@@ -448,7 +448,7 @@ def test_random_handovers_have_the_races_of_the_model(space: str, data: st.DataO
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
-@examples(150)
+@examples(100)
 @given(st.data())
 def test_random_programs_have_the_races_of_the_model(space: str, data: st.DataObject) -> None:
     program = data.draw(st.lists(step(space), min_size=3, max_size=24))

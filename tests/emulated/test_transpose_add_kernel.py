@@ -48,7 +48,7 @@ PLACES = st.builds(
 )
 
 
-@examples(25)
+@examples(16)
 @given(st.data())
 def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     draw = data.draw

@@ -77,7 +77,7 @@ def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
 
 
-@examples(25)
+@examples(16)
 @given(st.data())
 def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     draw, wide = data.draw, data.draw(st.booleans())

@@ -33,7 +33,7 @@ def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> 
     return trial
 
 
-@examples(20)
+@examples(14)
 @given(st.data())
 def test_any_size_and_type(data: st.DataObject) -> None:
     draw = data.draw
