@@ -118,7 +118,7 @@ OPERANDS = (
     Case("a batch", SMALL, (60, 72, 136), given={"batch": 3, "c": ROW}),
     Case("a batch that shares A", SMALL, (60, 72, 136), given={"batch": 3, "a": Layout(shared=True)}),
     Case("an odd batch that shares B", SMALL, (61, 73, 77), swap=True, given={"batch": 3, "b": Layout(shared=True)}),
-    Case("slices", SMALL, (70, 72, 200), slices=3),
+    Case("slices", SMALL, (70, 72, 200), slices=3, given={"alpha": -1.5, "c": ROW}),
     Case("slices in a cluster", replace(SMALL, cluster_k=2), (70, 72, 200), given={"c": ROW, "alpha": 0.5}),
     Case("more slices in a cluster, exchanged", replace(SMALL, cluster_k=4), (60, 73, 270), swap=True),
     Case("slices of two groups in a cluster", replace(SQUARE, cluster_k=2), (130, 72, 136), given={"b": COLUMN}),
