@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,9 @@ import numpy as np
 
 from lab.fitting import least
 from lab.gemm import shapes, tiles, wgmma_tiles
-from lab.gemm.configs import config_of
 from lab.model_fit import Found, Vector, write
 from matmill.arch import Arch, get
 from matmill.config import Columns
-from matmill.dtypes import ALL
 from matmill.kernel import Kernel
 from matmill.kernels.shared import model as shared
 from matmill.problem import Gemm
@@ -65,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Record:
-    """What one run measured: of each problem, one entry for each kernel."""
+    """One run: of each problem what was measured of each kernel."""
 
     name: str
     arch: Arch
@@ -80,25 +77,10 @@ def read(results: Path) -> list[Record]:
         records.append(Record(name, get("h200"), found))
     for name in OF_ALL:
         rows = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))["records"]
-        found = [entries for row in rows if (entries := _entries(row))]
-        records.append(Record(name, get(name.rpartition("_")[2]), found))
+        of_row = ([(shapes.found(row, one.kernel), one.kernel) for one in PRODUCTION] for row in rows)
+        found = [[Measured.of(one, kernel) for one, kernel in entries if one.configs] for entries in of_row]
+        records.append(Record(name, get(name.rpartition("_")[2]), [entries for entries in found if entries]))
     return records
-
-
-def _entries(row: Mapping[str, Any]) -> list[Measured]:
-    sizes = (row["m"], row["n"], row["k"], ALL[row["dtype"]])
-    problem = shapes.packed(*sizes, batch=row["batch"], layouts=row["layouts"])
-    problem = replace(problem, precision=row.get("precision", "default"))
-    entries = []
-    for entry, production in KERNELS.items():
-        timed = shapes.of_kernel(row, entry)
-        if entry == "wgmma_gemm":  # older records have no clusters along k
-            timed = {name if "CLUSTER_K" in name else f"CLUSTER_K=1 {name}": s for name, s in timed.items()}
-        if timed:
-            configs = tuple(config_of(name, production.kernel) for name in timed)
-            found = Found(problem, "fit", True, configs, tuple(timed.values()), None)  # noqa: FBT003
-            entries.append(Measured.of(found, production.kernel))
-    return entries
 
 
 def regrets(record: Record, prices: shared.Prices, host: float) -> tuple[dict[str, list[float]], list[float]]:

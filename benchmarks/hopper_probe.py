@@ -378,7 +378,7 @@ def maps() -> Iterator[Question]:
 def addresses() -> Iterator[Question]:
     """Yield mapped addresses of clusters, per block its own and those of all, 32 bits and generic.
 
-    The lane of elect.sync.
+    The lane of elect.sync comes with them.
     """
 
     def mapped(device: Device, size: int) -> dict[str, Any]:

@@ -226,7 +226,7 @@ class Measurement:
     def excess(self, d: Any) -> float:
         """Return the largest error over its limit in the checked rows.
 
-        Infinite where D has a number that is not finite.
+        It is infinite where D has a number that is not finite.
         """
         error = ((self._some(d).double() - self.expected).abs() / self.limit).max().item()
         return float(error) if bool(self.torch.isfinite(d).all()) else float("inf")

@@ -164,7 +164,7 @@ class Measurement:
     def excess(self) -> float:
         """Return the largest error over its limit in the checked rows.
 
-        Infinite where D as a whole is far from torch's.
+        It is infinite where D as a whole is far from torch's.
         """
         error = ((self.d[self.rows].double() - self.expected).abs() / self.limit).max().item()
         size = self.whole.abs().clip(min=float(self.task.k) ** 0.5)

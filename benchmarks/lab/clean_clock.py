@@ -65,6 +65,6 @@ class CleanClock(Clock):
 
 @contextmanager
 def clean_clock(gpu: GPU) -> Iterator[CleanClock]:
-    """Return a clean clock with a buffer of its own to read."""
+    """Open a clean clock with a buffer of its own to read."""
     with Runs(gpu) as runs, closing(Reading(runs)) as reading, CleanClock(gpu, reading.run) as clock:
         yield clock

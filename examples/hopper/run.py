@@ -160,7 +160,7 @@ def _maps(pointers: Pointers, operands: dict[str, Array], config: Config, rows: 
 def wgmma_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0, **constants: int) -> Trial:
     """Return ``wgmma_product``.
 
-    Constants: BN, A_TRANSPOSED, B_TRANSPOSED, A_REGISTERS; stored rows are multiples of 8.
+    Its constants are BN, A_TRANSPOSED, B_TRANSPOSED and A_REGISTERS; stored rows are multiples of 8.
     """
     config = Config.of(**{"BN": 128, "A_TRANSPOSED": 0, "B_TRANSPOSED": 0, "A_REGISTERS": 0, **constants})
     operands, wanted, limit = _operands(m, n, k, dtype=dtype, config=config, seed=seed)
@@ -199,7 +199,7 @@ def _staged(
 
 
 def stages(bn: int) -> int:
-    """Return as many stages as fit in shared memory beside the tile of D."""
+    """Count the stages that fit in shared memory beside the tile of D."""
     return (MOST_SHARED - 128 * bn * 2) // ((128 + bn) * SWIZZLE + 16)
 
 

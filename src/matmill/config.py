@@ -81,9 +81,6 @@ class Columns:
         self.configs = tuple(configs)
         self._columns: dict[str, Any] = {}
 
-    def __len__(self) -> int:
-        return len(self.configs)
-
     def __getitem__(self, name: str) -> Any:
         column = self._columns.get(name)
         if column is None:
@@ -95,7 +92,7 @@ class Columns:
 
     def get(self, name: str, default: int = 0) -> Any:
         """Give a constant that not every kernel has."""
-        return np.array([config.get(name, default) for config in self.configs], np.float64)
+        return self[name] if name in self.configs[0] else np.full(len(self.configs), float(default))
 
 
 #: What a cost model takes: one configuration or many.

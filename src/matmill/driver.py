@@ -18,7 +18,7 @@ def load() -> ctypes.CDLL:
 def launcher(library: ctypes.CDLL) -> Callable[[int, int, int, None], int]:
     """Return ``cuLaunchKernelEx`` (CUDA driver API).
 
-    Addresses of a ``CUlaunchConfig``, a kernel, its parameters, and None.
+    It takes addresses of a ``CUlaunchConfig``, a kernel and its parameters, and None.
 
     A call takes 0.2 µs on its own way to the driver; through objects for stream and configuration it takes several.
     """

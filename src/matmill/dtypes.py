@@ -41,7 +41,7 @@ class DType:
     def scalar(self, value: float) -> np.generic:
         """Return ``value`` as a kernel argument of exactly this type.
 
-        Too large is infinite, and integers wrap, as in C.
+        What is too large becomes infinite, and integers wrap, as in C.
         """
         if self.numpy.kind in "iu":
             wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)

@@ -148,7 +148,7 @@ def _put_stride(bits: int, index: int, stride: int) -> int:
 def decode(data: bytes, label: str = _LABEL) -> TensorMap:
     """Return what 128 bytes say, as TMA reads them.
 
-    A tensor whose pointer has the map's address and the name ``label``.
+    It is a tensor whose pointer has the map's address and the name ``label``.
 
     Raises :class:`~matmill.errors.ArgumentError` with the argument ``label`` for bytes that are no tensor map or that
     break one of :func:`encode`'s rules, as ``tensormap.replace`` may, and :class:`~matmill.errors.EmulationError` for

@@ -21,7 +21,7 @@ _BIAS = {"f2": 15, "bf": 127, "f4": 127, "f8": 1023}
 def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> list[Array]:
     """Return ``operands`` arrays of unsigned integers of ``bits`` bits.
 
-    Edges, small numbers, and numbers of every length.
+    They are edges, small numbers, and numbers of every length.
     """
     rng = np.random.default_rng(seed)
     mask = np.uint64((1 << bits) - 1)
@@ -62,7 +62,7 @@ def float_edges(kind: str) -> Array:
 def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> list[Array]:
     """Return ``operands`` arrays of floating-point bits.
 
-    Edges against each other, random bits, and numbers of like size.
+    They are edges against each other, random bits, and numbers of like size.
     """
     rng = np.random.default_rng(seed)
     edges = float_edges(kind)

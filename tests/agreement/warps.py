@@ -21,9 +21,9 @@ def slots(count: int) -> Array:
 
 
 def _shuffles() -> Case:
-    """Return each warp has one clamp operand (segment mask and bound).
+    """Return shuffles whose warps have one clamp operand each (segment mask and bound).
 
-    Each lane a distance of its own and one in common.
+    Each lane has a distance of its own and one in common.
     """
     bounds = [
         0x1F,
@@ -139,7 +139,7 @@ def _members() -> Case:
 def _partitions() -> tuple[Case, ...]:
     """Return warps divided into groups, each with a mask of its own.
 
-    Together, on two ways, and with each group on both.
+    They run together, on two ways, and with each group on both.
 
     Lanes of one mask may meet at different instructions with the same qualifiers.
     """
@@ -194,7 +194,7 @@ out:
 def _barriers() -> Case:
     """Return named barriers with partial counts: two producers' warps feed two consumers' through two slots.
 
-    Then bar.red.
+    A bar.red follows.
     """
     source = """extern "C" __global__ void k(const unsigned* value, unsigned long long* o, int n) {
   __shared__ unsigned slot[2][64];

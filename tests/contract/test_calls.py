@@ -55,7 +55,7 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str, on: E
 
 @examples(16, ignore=FIXTURE)
 @given(
-    st.tuples(st.integers(0, 70), st.integers(0, 70), st.integers(0, 90)),
+    st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 700)),
     st.lists(st.sampled_from([1, 1, -1, 2, -3]), min_size=4, max_size=4),
     st.lists(st.booleans(), min_size=2, max_size=2),
     st.sampled_from(sorted(ALL)),
@@ -65,7 +65,7 @@ def test_sizes_strides_and_factors(  # noqa: PLR0917 — drawn
     on: Executor, sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], dtype: str,
     factors: tuple[float, float],
 ) -> None:  # fmt: skip
-    m, n, k = sizes
+    m, n, k = sizes if on == "gpu" else (sizes[0] % 71, sizes[1] % 71, sizes[2] % 91)
 
     def view(seed: int, rows: int, columns: int) -> Array:
         down, across = steps[2 * seed : 2 * seed + 2]
@@ -99,9 +99,10 @@ def test_out_with_gaps_and_out_that_is_c(dtype: str, on: Executor) -> None:
     assert check(out, a, b).ok
     assert (pool[::2] == 7).all()
     assert (pool[:, 1::2] == 7).all()
-    before = c.copy()
+    before, row = c.copy(), random(3, 40, dtype=dtype)
     assert matmill.matmul(a, b, c=c, alpha=0.5, beta=-1, out=c, executor=on) is c
     assert check(c, a, b, before, alpha=0.5, beta=-1).ok
+    assert check(matmill.matmul(a, b, c=row, beta=1, executor=on), a, b, np.repeat(row[None], 20, axis=0), beta=1).ok
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -126,7 +127,7 @@ def test_inner_of_any_layout(dtype: str, on: Executor) -> None:
 
 
 @pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize(("m", "k"), [(130, 40), (133, 500), (5, 333)])
+@pytest.mark.parametrize(("m", "k"), [(130, 40), (133, 1100), (5, 333)])
 def test_gram_matrices_are_symmetric_to_the_bit(m: int, k: int, dtype: str, on: Executor) -> None:
     for a in (random(0, m, k, dtype=dtype), random(0, 2 * k, m, dtype=dtype)[::-2].T):
         gram = matmill.matmul(a, a.T, executor=on)
@@ -150,7 +151,7 @@ def test_epilogues(dtype: str, activation: str | None, on: Executor) -> None:
 # -- views whose elements start anywhere -------------------------------------------------------------------------------
 
 
-@examples(25, ignore=FIXTURE)
+@examples(40, ignore=FIXTURE)
 @given(views.products())
 def test_any_view(on: Executor, operands: tuple[Array, Array]) -> None:
     views.check(*operands, on)
@@ -163,6 +164,6 @@ def test_sliding_windows(name: str, windows: tuple[int, int, int], on: Executor)
 
 
 @pytest.mark.parametrize("gap", range(8))
-@pytest.mark.parametrize("name", ["float32", "float16"])
+@pytest.mark.parametrize("name", ALL)
 def test_packed_products_at_any_distance(gap: int, name: str, on: Executor) -> None:
     views.check_distances(ALL[name].numpy, gap, on)

@@ -91,7 +91,7 @@ masks = st.lists(st.booleans(), min_size=32, max_size=32) | st.just([True] * 32)
 def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     """Return one access.
 
-    Mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge.
+    It has mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge.
     """
     width = draw(widths)
     top = draw(st.sampled_from([3, 40, 800]))

@@ -45,7 +45,7 @@ LOWEST = {np.dtype("f2"): -24, np.dtype("f4"): -149, np.dtype("f8"): -1074}
 def round_exact(value: Fraction, dtype: DTypeLike, mode: str = "rn", bits: int = 0, lowest: int = 0) -> float:
     """Return a rational number rounded once to a binary format, by definition.
 
-    The quotient by its last place, rounded.
+    That is the quotient by its last place, rounded.
     """
     dtype = np.dtype(dtype)
     bits, lowest = bits or SIGNIFICAND[dtype], lowest or LOWEST[dtype]
@@ -170,7 +170,7 @@ def significands(rng: np.random.Generator, count: int) -> Array:
 def fma64_operands(count: int, seed: int) -> tuple[Array, Array, Array]:
     """Return operands of float64 FMAs at the limits.
 
-    Results about the subnormals or overflow, terms that cancel, specials.
+    Results are about the subnormals or overflow, terms cancel, and some operands are special.
     """
     rng = np.random.default_rng(seed)
     exponent = np.concatenate([rng.integers(-1085, -1015, count // 2), rng.integers(1018, 1028, count - count // 2)])

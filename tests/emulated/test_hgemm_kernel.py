@@ -23,13 +23,12 @@ from matmill.config import Config, Configs
 from matmill.dtypes import ALL
 from matmill.kernel import GemmOperands, Production
 from matmill.kernels.hgemm import HGEMM, space
-from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.hgemm.tiles import with_vector_widths
 from matmill.kernels.shared.model import Prediction
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from support.examples import examples
-from support.mma_product import LAYOUTS, ODD, SMALL, Product
+from support.mma_product import LAYOUTS, ODD, SMALL, Product, mma_tiles
 from support.strided_product import COLUMN, ROW, Layout
 
 Array = NDArray[Any]
@@ -175,16 +174,9 @@ def test_repacking_is_refused_where_it_takes_too_much_memory_or_finds_nothing() 
 # -- tiles ------------------------------------------------------------------------------------------------------------
 
 
-def shapes_of(arch: str) -> list[Config]:
-    """Return the tile shapes of a GPU, for aligned matrices and for odd ones."""
-    whole = Gemm(4096, 4096, 4096, dtype=ALL["float16"])
-    odd = replace(whole, m=4095, n=4095, k=4095, a_align=2, b_align=2, d_align=2)
-    return list({config: None for problem in (whole, odd) for config in shapes(problem, ARCHES[arch])})
-
-
 @pytest.mark.parametrize(
     ("arch", "config"),
-    [("t4", config) for config in shapes_of("t4")],
+    [("t4", config) for config in mma_tiles("t4")],
     ids=lambda x: x if isinstance(x, str) else "-".join(str(x[name]) for name in ("BM", "BN", "BK", "A_VEC")),
 )
 def test_every_tile_shape(arch: str, config: Config) -> None:
@@ -237,7 +229,7 @@ def smallest(_problem: Gemm, config: Configs, _arch: Arch) -> Prediction:
 
 @contextmanager
 def all_repacked() -> Iterator[None]:
-    """Return every product goes to HGEMM, and is padded where that can be."""
+    """Send every product to HGEMM, padded where that can be."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(choosing, "PRODUCTION", (Production(HGEMM, repacked_alone, smallest),))
         choose.cache_clear()

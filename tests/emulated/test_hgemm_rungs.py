@@ -65,7 +65,7 @@ def test_right_in_float16_with_float32_sums(name: str) -> None:
     assert right(trial)
 
 
-@pytest.mark.parametrize("name", [S2[0], S2[-1], PIPELINED[-1]])
+@pytest.mark.parametrize("name", RUNGS)
 def test_right_in_bfloat16(name: str) -> None:
     rung = RUNGS[name]
     trial = Trial(rung, tile_case(rung, 1, "bfloat16", beta=0.5), in_place=True)
@@ -73,7 +73,7 @@ def test_right_in_bfloat16(name: str) -> None:
     assert right(trial)
 
 
-@pytest.mark.parametrize("name", [S2[0], S2[-1], PIPELINED[-1]])
+@pytest.mark.parametrize("name", [*S2, *PIPELINED])
 def test_right_on_turing(name: str) -> None:
     # m16n8k8 in pairs, and no cp.async.
     rung = RUNGS[name]

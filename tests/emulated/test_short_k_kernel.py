@@ -11,9 +11,18 @@ from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernels.short_k import SHORT_K, space
-from support.strided_product import ROW, StridedProduct
+from support.strided_product import ROW, Layout, StridedProduct
 
 H200 = get("h200")
+
+
+#: Whose work tiles are watched for races and copied late, too.
+WATCHED = (
+    StridedProduct((17, 17, 17), batch=20),
+    StridedProduct((24, 24, 16), batch=20, b=Layout(shared=True), a=Layout(pad=8)),
+    StridedProduct((261, 17, 30)),
+    StridedProduct((3, 200, 21)),
+)
 
 
 def configs(product: StridedProduct, count: int) -> list[Config]:
@@ -32,6 +41,19 @@ def configs(product: StridedProduct, count: int) -> list[Config]:
 
 def _legal(product: StridedProduct, config: Config) -> bool:
     return SHORT_K.with_config(config).why_not(product.problem, H200) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("made", WATCHED, ids=lambda made: "x".join(map(str, made.shape)))
+def test_no_races(dtype: str, made: StridedProduct) -> None:
+    product = replace(made, dtype=ALL[dtype])
+    # Several work tiles to a block: the stages are used again.
+    for config in configs(product, 2):
+        few = config.launched(BLOCKS=3)
+        for late in (False, True):
+            (report,) = product.emulated(SHORT_K.with_config(few), late_copies=late)
+            assert product.excess() <= 1, config
+            assert not report.hazards, config
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def right(product: StridedProduct, config: Config, *, schedule: int = 0, late_co
 
 
 @pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize(("m", "n"), [(3, 140), (140, 3)])
+@pytest.mark.parametrize(("m", "n"), [(3, 140), (140, 3), (1, 67), (70, 9)])
 def test_every_type_and_layout(m: int, n: int, dtype: str) -> None:
     for number, (a, b) in enumerate(LAYOUTS):
         product = StridedProduct((m, n, 264), a, b, dtype=ALL[dtype], alpha=-1.5, c=COLUMN if number % 2 else ROW)

@@ -264,7 +264,7 @@ def check(program: Program, schedule: int) -> None:
 def ran(body: str, threads: int, schedule: int = 0) -> tuple[list[int], Report]:
     """Return what a CUDA C++ kernel leaves in y, -7 where it stores nothing.
 
-    T is the thread, lane its number in the warp.
+    In its body ``t`` is the thread, ``lane`` its number in the warp.
     """
     y = np.full(threads, -7, np.int32)
     source = f"""extern "C" __global__ void k(int* y) {{

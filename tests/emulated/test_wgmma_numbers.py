@@ -22,7 +22,7 @@ _FACTORS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
 def _spread(case: Case) -> Any:
     """Return the product with factors of very different exponents, which show in what a sum truncates.
 
-    Tf32 has 10 bits.
+    A tf32 has 10 bits.
     """
     trial = case.made()
     rng = np.random.default_rng(7)

@@ -12,9 +12,11 @@ import matmill
 from matmill import errors
 from matmill.choose import choose
 from matmill.dtypes import ALL
+from matmill.kernels.hgemm import HGEMM, space
 from matmill.problem import Gemm
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
+from support.strided_product import StridedProduct
 
 Array = NDArray[Any]
 _NAN_BYTE = 0xFF
@@ -61,6 +63,18 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> No
     a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
     verdict = check(_gpu(a, b), a, b)
     assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, odd: bool) -> None:
+    side = 1 if odd else 8
+    product = StridedProduct((256 + side, 384 + side, 2048 + side), dtype=ALL[dtype])
+    configs = space(product.problem, device.arch)
+    assert any(config["REPACK_A"] and config["REPACK_B"] for config in configs) == odd
+    for config in configs:
+        product.on_gpu(HGEMM.with_config(config), device)
+        verdict = check(product.arrays["D"], product.arrays["A"], product.arrays["B"])
+        assert verdict.ok, (str(config), verdict)
 
 
 def test_padding_lets_nothing_leak(dtype: str) -> None:

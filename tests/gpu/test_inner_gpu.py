@@ -31,7 +31,7 @@ def _random(seed: int, *shape: int, dtype: str) -> Array:
 def _layouts(m: int, n: int, k: int, dtype: str) -> dict[str, tuple[Array, Array]]:
     """Return E and F in many layouts.
 
-    Rows or columns contiguous, with gaps, backwards, and first elements off alignment.
+    Rows or columns are contiguous, have gaps, run backwards, or start off alignment.
     """
     pool = _random(2, m * k + 1, dtype=dtype)
     return {

@@ -7,6 +7,13 @@ from typing import Any
 import pytest
 
 import matmill
+from matmill.dtypes import ALL
+from support.views import check_windows
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_wide_windows(name: str) -> None:
+    check_windows(300, 128, 136, name, "gpu")
 
 
 def test_windows_of_torch(torch: Any) -> None:

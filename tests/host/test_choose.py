@@ -76,7 +76,8 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     )
 
     def explain(_problem: Gemm, config: Configs, _arch: arch.Arch) -> Prediction:
-        return Prediction(for_each(config, lambda one: seconds["alone" if one["LAST_BLOCK"] else "two"]), {}, ())
+        (predicted,) = for_each(config, lambda one: (seconds["alone" if one["LAST_BLOCK"] else "two"],), "LAST_BLOCK")
+        return Prediction(predicted, {}, ())
 
     problem = Gemm(m=1, n=1, k=1)
     choice = choose_from([Production(kernel, lambda _problem, _arch: (alone, two), explain)], problem, arch.get("h200"))

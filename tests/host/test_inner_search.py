@@ -242,7 +242,7 @@ class SearchGPU(FakeGPU):
         return run
 
     def call(self, name: str, *args: Any) -> Any:
-        """Return as the parent, but for the time."""
+        """Answer as the parent, but for the time."""
         return 1 + (self.blocks - 1) / 1e3 if name == "cuEventElapsedTime" else super().call(name, *args)
 
 

@@ -56,14 +56,14 @@ class Counting:
         self.inside -= 1
 
     def is_capturing(self, stream: int, address: int) -> int:
-        """Return as the driver answers: 32 bits alone are written."""
+        """Answer as the driver does: 32 bits alone are written."""
         assert self.inside
         self.asked.append(stream)
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return self.status
 
     def stream_id(self, stream: int, address: int) -> int:
-        """Return as the driver answers."""
+        """Answer as the driver does."""
         assert self.inside
         ctypes.c_uint64.from_address(address).value = self.numbers.get(stream, 2**40 + stream)
         return 0

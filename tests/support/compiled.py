@@ -120,7 +120,7 @@ def _without_code(source: Source, target: str) -> compiling._Unit:
 def headings_alone(source: Source, target: str) -> compiling._Unit:
     """Return a unit for a GPU that runs nothing.
 
-    The headings of its entry points in the place of PTX, and what they need.
+    It has the headings of its entry points in the place of PTX, and what they need.
     """
     needs = _started[0].needs(source, target)
     return compiling._Unit(b"", "".join(f".visible .entry {name}()\n" for name in needs), needs)
@@ -134,6 +134,6 @@ def resources(source: Source, target: str) -> Resources:
 def in_ptx_alone(source: Source, target: str) -> Binary:
     """Return what an emulated GPU runs in the place of a binary.
 
-    PTX, no machine code, and nothing that the kernel needs.
+    It has PTX, no machine code, and nothing that the kernel needs.
     """
     return Binary(source.kernel, source.entry, target, b"", compile_ptx(source, target), _NOTHING)

@@ -15,18 +15,22 @@ from support.strided_product import StridedProduct
 class Executor(Protocol):
     """Runs a kernel on a product; checks every element, what is written beside them, and the bits of a second run."""
 
-    def check(self, product: StridedProduct, kernel: Kernel[Gemm], *, watched: bool = True) -> None:
-        """Fail the test where anything is wrong; ``watched`` kernels are searched for races where that can be."""
+    def check(self, product: StridedProduct, kernel: Kernel[Gemm], *, races: bool = True, twice: bool = True) -> None:
+        """Fail the test where anything is wrong.
+
+        Without ``races`` nobody looks for them, without ``twice`` nobody looks whether late copies change a bit.
+        """
 
 
 class Emulated:
     """The emulator: late copies and another order of warps change no bit, and nothing is hazardous."""
 
-    def check(self, product: StridedProduct, kernel: Kernel[Gemm], *, watched: bool = True) -> None:
-        """Run with copies that land late and look for races; if ``watched`` once more with copies that land at once."""
+    def check(self, product: StridedProduct, kernel: Kernel[Gemm], *, races: bool = True, twice: bool = True) -> None:
+        """Run with copies that land late, and once more with copies that land at once."""
         found = []
-        for late in (True, False)[: 1 + watched]:
-            reports = product.emulated(kernel, late_copies=late, schedule=int(late), races=late and watched)
+        for late in (True, False)[: 1 + twice]:
+            # Races do not depend on when copies land: they are looked for once.
+            reports = product.emulated(kernel, late_copies=late, schedule=int(late), races=late and races)
             # Notes tell of boxes beyond the matrices, which remainders and clusters have.
             assert [str(one) for report in reports for one in report.hazards if one.severity != "note"] == []
             assert product.excess() <= 1, kernel.config
@@ -40,7 +44,7 @@ class OnGPU:
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
 
-    def check(self, product: StridedProduct, kernel: Kernel[Gemm], *, watched: bool = True) -> None:  # noqa: ARG002 — no races here
+    def check(self, product: StridedProduct, kernel: Kernel[Gemm], **_emulated: bool) -> None:
         """Run in the emulator, then twice on the GPU."""
         reason = kernel.why_not(product.problem, self.gpu.arch)
         if reason is not None:

@@ -232,7 +232,7 @@ class Tensor:
 
 
 def unpack_dual(tensor: Tensor) -> SimpleNamespace:
-    """Return as ``torch.autograd.forward_ad.unpack_dual``."""
+    """Do as ``torch.autograd.forward_ad.unpack_dual``."""
     return SimpleNamespace(primal=tensor, tangent=tensor.tangent)
 
 

@@ -37,7 +37,7 @@ def _spots(m: int) -> tuple[Array, Array]:
 def product(kinds: tuple[str, str, str], a: Array, b: Array, c: Array, more: str = "") -> Array:
     """Return D of ``mma.sync``: types of A, B and D; bit patterns of A [m, k] and B [k, 8].
 
-    C [m, 8] as D's NumPy type.
+    C [m, 8] has D's NumPy type.
     """
     kind_a, kind_b, kind_d = kinds
     m, k = a.shape

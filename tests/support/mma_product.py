@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from matmill import reference
@@ -11,13 +13,20 @@ from matmill.dtypes import ALL
 from matmill.emulator import Report
 from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM
-from matmill.kernels.hgemm.tiles import tile, with_vector_widths
+from matmill.kernels.hgemm.tiles import space, tile, with_vector_widths
 from matmill.problem import Gemm
 from support.strided_product import COLUMN, ROW, Layout, StridedProduct
 
 SMALL = tile(64, 64, 64, 2, 2, stages=2)
 ODD = Layout(start=1)
 LAYOUTS = [(a, b) for a in (ROW, COLUMN) for b in (ROW, COLUMN)]
+
+
+def mma_tiles(arch: str) -> list[Config]:
+    """List the tile shapes of a GPU, for aligned matrices and for odd ones."""
+    whole = Gemm(4096, 4096, 4096, dtype=ALL["float16"])
+    odd = replace(whole, m=4095, n=4095, k=4095, a_align=2, b_align=2, d_align=2)
+    return list({config: None for problem in (whole, odd) for config in space(problem, ARCHES[arch])})
 
 
 def on_tiles(product: StridedProduct, config: Config, *, parts: int = 1, pads: str = "") -> Kernel[Gemm]:

@@ -39,7 +39,7 @@ class Placed:
 def stored(shape: tuple[int, int, int], dtype: DType, how: Placed, rng: np.random.Generator) -> Array:
     """Return random matrices of the batch, as they are stored.
 
-    Integers small enough that sums are exact in every type.
+    They are integers small enough that sums are exact in every type.
     """
     batch, m, n = shape
     runs, length = (n, m) if how.crossed else (m, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matmill.config import Config
 from matmill.kernel import Kernel
+from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
 
 
@@ -15,5 +16,7 @@ def config_of(name: str, kernel: Kernel[Gemm]) -> Config:
     True
     """
     values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split())}
+    if kernel.entry == WGMMA.entry:
+        values.setdefault("CLUSTER_K", 1)  # older records have no slices of k in clusters
     launched = {key: values.pop(key) for key, _ in kernel.config.launch}
     return Config.of(**values).launched(**launched)

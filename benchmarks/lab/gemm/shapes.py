@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lab.model_fit import Found
 from matmill.analysis.candidates import label
 from matmill.config import Config
 from matmill.dtypes import ALL, DType
+from matmill.kernel import Kernel
 from matmill.kernels.short_k import SHORT_K
 from matmill.kernels.thin import THIN
 from matmill.problem import Gemm
@@ -80,23 +82,21 @@ def _short_k_in_words(config: Config, dtype: DType) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def of_kernel(record: Mapping[str, Any], entry: str) -> dict[str, float]:
-    """Return seconds of the configurations of one kernel, by the constants that name them."""
+def found(record: Mapping[str, Any], kernel: Kernel[Gemm]) -> Found[Gemm]:
+    """Return the problem of a record with the configurations of one kernel that were timed, perhaps none."""
+    sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
+    problem = packed(*sizes, batch=record["batch"], layouts=record["layouts"])
+    problem = replace(problem, precision=record.get("precision", "default"))
     names = {name: name.partition(" ") for name in record["seconds"]}
-    return {constants: record["seconds"][name] for name, (kernel, _, constants) in names.items() if kernel == entry}
+    timed = {
+        constants: record["seconds"][name] for name, (entry, _, constants) in names.items() if entry == kernel.entry
+    }
+    configs, seconds = tuple(config_of(name, kernel) for name in timed), tuple(timed.values())
+    return Found(problem, "fit", exhaustive=True, configs=configs, seconds=seconds, library=record["seconds"][LIBRARY])
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """Return the problems of records that the kernel was timed on. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    timed = [record for record in records if of_kernel(record, SHORT_K.entry)]
-    return [_found(record, "judge" if index % 4 == 3 else "fit") for index, record in enumerate(timed)]
-
-
-def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
-    own = of_kernel(record, SHORT_K.entry)
-    sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
-    problem = packed(*sizes, batch=record["batch"], layouts=record["layouts"])
-    configs = tuple(config_of(name, SHORT_K) for name in own)
-    library = record["seconds"][LIBRARY]
-    return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(own.values()), library=library)
+    timed = [one for record in records if (one := found(record, SHORT_K)).configs]
+    return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]

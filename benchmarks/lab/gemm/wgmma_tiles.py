@@ -36,7 +36,7 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """Return the problems of records. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    found = [_of_tiles(record) if "layout" in record else _of_shapes(record) for record in records]
+    found = [_of_tiles(record) if "layout" in record else shapes.found(record, WGMMA) for record in records]
     timed = [one for one in found if one.configs]
     return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]
 
@@ -44,16 +44,5 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
 def _of_tiles(record: Mapping[str, Any]) -> Found[Gemm]:
     problem = packed(record["m"], record["n"], record["k"], ALL[record["dtype"]], record["layout"])
     seconds = {name: taken for name, taken in record["seconds"].items() if name != LIBRARY}
-    return _found(problem, seconds, record["seconds"].get(LIBRARY))
-
-
-def _of_shapes(record: Mapping[str, Any]) -> Found[Gemm]:
-    sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
-    problem = shapes.packed(*sizes, batch=record["batch"], layouts=record["layouts"])
-    seconds = shapes.of_kernel(record, WGMMA.entry)
-    return _found(problem, seconds, record["seconds"][shapes.LIBRARY])
-
-
-def _found(problem: Gemm, seconds: Mapping[str, float], library: float | None) -> Found[Gemm]:
-    configs = tuple(config_of(name, WGMMA) for name in seconds)
+    configs, library = tuple(config_of(name, WGMMA) for name in seconds), record["seconds"].get(LIBRARY)
     return Found(problem, "fit", exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library)

@@ -145,7 +145,7 @@ def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:
 
 @contextmanager
 def _session(run: Run[Gemm]) -> Iterator[Callable[[str, Gemm], dict[str, Any]]]:
-    """Return all kernels are ordered at first, and each is waited for before its product is timed."""
+    """Order all kernels at first, and wait for each before its product is timed."""
     arch, args = run.gpu.arch, run.args
     with (
         KernelCompiler(arch.target, args.workers) as compiler,

@@ -59,9 +59,9 @@ class Entry(Comparable):
         return None if seconds is None else float(seconds / self.rows[OURS][MEDIAN])
 
     def fma_share(self, name: str = OURS) -> float:
-        """Count the FMAs that the product needs over time over the data sheet's peak.
+        """Return the share of the data sheet's peak that the product's FMAs take in its time.
 
-        Half of them for a Gram matrix.
+        A Gram matrix has half of them.
         """
         p = self.record["problem"]
         needed = (p["m"] + 1) / (2 * p["m"]) if p["layout"] == "gram" else 1.0

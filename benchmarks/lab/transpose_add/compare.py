@@ -96,7 +96,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return one entry of a record.
 
-    Times of single calls with a cold L2, interleaved with a copy, and what else is to know.
+    It has times of single calls with a cold L2, interleaved with a copy, and what else is to know.
 
     ``everything`` takes all libraries and gives each more rounds, else torch alone, eager and compiled, with a result
     in x's layout and one in y's. torch.compile is left out after ``compile_until``, by ``time.monotonic``, and the

@@ -59,7 +59,7 @@ _DEVICE = ("cuda", 0)
 def grid() -> list[Shape]:
     """Return the shapes to search, what matters most first.
 
-    The article's, then every type and alignment, large ones first.
+    They are the article's, then every type and alignment, large ones first.
 
     Last come rows with a pitch, and batches.
     """

@@ -38,7 +38,7 @@ class Shape:
         return 3 * prod((self.batch, self.m, self.n, self.dtype.itemsize))
 
     def record(self) -> dict[str, Any]:
-        """Return as JSON holds it; :meth:`restored` reads it back."""
+        """Describe the shape as JSON holds it; :meth:`restored` reads it back."""
         return {**asdict(self), "dtype": self.dtype.name}
 
     @classmethod

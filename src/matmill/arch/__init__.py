@@ -276,7 +276,7 @@ def get(name: str, argument: str = "arch") -> Arch:
 def measured(arch: Arch) -> Measured | None:
     """Return what was measured on ``arch``: by this user, else what is shipped, else None.
 
-    Reads the disk once per model.
+    The disk is read once per model.
 
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none of :func:`save`.
     """

@@ -53,7 +53,7 @@ def cpu_name() -> str:
 def nvidia_smi() -> list[dict[str, str]] | None:
     """Return one record per GPU that the driver's own tool lists.
 
-    None where the tool is absent, fails or does not answer.
+    It is None where the tool is absent, fails or does not answer.
 
     The tool runs as a child process with a time limit: a driver in trouble can block its callers for good.
     """

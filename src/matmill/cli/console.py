@@ -130,7 +130,7 @@ class _Lines:
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Return a progress report for a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
+    """Report the progress of a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
     if not sys.stderr.isatty():
         lines = _Lines()
 
@@ -152,9 +152,9 @@ def progress() -> Iterator[Report]:
 
 @contextmanager
 def transferring() -> Iterator[Callable[[int, int], None]]:
-    """Return a report of bytes done and bytes in all on stderr.
+    """Report bytes done and bytes in all on stderr.
 
-    A bar where that is a terminal, else a line now and then.
+    There is a bar where that is a terminal, else a line now and then.
 
     The bar appears with the first report: a product that is not streamed has none.
     """

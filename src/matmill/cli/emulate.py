@@ -211,9 +211,10 @@ def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
     """Name the arguments by their numbers, and members of structs as in "2.1"."""
     named: dict[str, Value] = {}
     for index, each in enumerate(values):
-        named |= (
-            {f"{index}.{n}": member for n, member in enumerate(each)} if isinstance(each, tuple) else {str(index): each}
-        )
+        if isinstance(each, tuple):
+            named |= {f"{index}.{n}": member for n, member in enumerate(each)}
+        else:
+            named[str(index)] = each
     return named
 
 

@@ -135,7 +135,7 @@ def _takers(option: str) -> list[str]:
 
 
 def _said(option: str) -> str:
-    """Return these ladders, in words."""
+    """Name these ladders in words."""
     *others, last = _takers(option)
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -154,7 +154,7 @@ def _said(found: dict[str, Any]) -> str:
 def _picture(made: Layout, access: str, index: int) -> Iterable[Text]:
     """Yield lines of 128 bytes: the column of the first element in each word.
 
-    Words of the access reversed, or starred.
+    Words of the access are reversed, or starred.
     """
     rows, columns = words(made)
     wanted = touched(made, access, index)

@@ -140,7 +140,7 @@ def _run_phvm(args: argparse.Namespace) -> int:
 def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmParameters:
     """Return the paper's parameters where it has some, else those that a probe measured.
 
-    ``utilization`` in place of u_SM.
+    ``utilization`` replaces u_SM.
     """
     found = None if arch.name in phvm_cost.PARAMETERS else arches.measured(arch)
     if found is not None:

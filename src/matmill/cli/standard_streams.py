@@ -20,7 +20,7 @@ class _Patient:
         self._stream, self._forgiven = stream, forgiven
 
     def write(self, text: str) -> int:
-        """Return as of a text file."""
+        """Answer as a text file does."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -48,7 +48,7 @@ class _Patient:
 
 @contextmanager
 def patient_streams() -> Iterator[None]:
-    """Return a context in which nobody need read what is written to stdout and stderr, nor have opened them.
+    """Enter a context in which nobody need read what is written to stdout and stderr, nor have opened them.
 
     A full disk behind stdout is still an error; behind stderr it is not, since there is no place left to tell of it.
     """

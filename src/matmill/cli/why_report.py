@@ -91,7 +91,7 @@ def in_parts(stages: Sequence[SubProblem[Any]], seconds: float, width: int) -> I
 def report(made: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:
     """Yield one sentence that says it all; where the time goes; the runner-ups; what would be faster.
 
-    With ``top`` a list.
+    With ``top`` the best configurations follow.
     """
     yield _wrapped(_summary(made), width)
     yield Text()

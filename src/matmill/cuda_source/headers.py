@@ -111,7 +111,7 @@ class _Gatherer:
     def _instead(self, name: str) -> str:
         """Return what of the toolkit stands for a header of the host's.
 
-        In one line, so that lines stay where they are.
+        It is one line, so that lines stay where they are.
         """
         text = INSTEAD.get(name, "")
         included = _INCLUDE.findall(text)

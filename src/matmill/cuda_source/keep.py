@@ -54,7 +54,7 @@ def _meant(found: Iterable[Declaration], *, host_functions: bool) -> Iterator[De
 def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[str, list[Declaration]]:
     """Return the text of a file with blanks for all that is not kept, so that lines stay where they are.
 
-    And what that was.
+    What was kept comes second.
     """
     spans: list[tuple[int, int]] = []
     dropped: list[Declaration] = []

@@ -170,7 +170,7 @@ _NAMESPACES = re.compile(r"\busing\s+namespace\s+(?:::)?(\w+)\s*;")
 def prelude(texts: list[str], *, cccl: bool) -> str:
     """Return what precedes the user's text.
 
-    Types, limits, and what is used of ``std``, from CCCL where that is installed.
+    These are types, limits, and what is used of ``std``, from CCCL where that is installed.
     """
     whole = "\n".join(texts)
     used = set(_STD.findall(whole))

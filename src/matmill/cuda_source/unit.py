@@ -85,7 +85,7 @@ def kernels(
 ) -> list[str]:
     """Return the kernels of a file as :func:`compile_unit` takes them.
 
-    Of templates the instantiations that it launches.
+    Templates have the instantiations that the file launches.
 
     >>> kernels("__global__ void a() {} template <int N> __global__ void b() {} int main() { b<3><<<1, 1>>>(); }")
     ['a', 'b<3>']
@@ -143,7 +143,7 @@ def _compiled(
 ) -> tuple[Answer, list[Declaration]]:
     """Return the answer for marked device code alone; else with functions that are not marked.
 
-    Else for all of the file.
+    Where the compiler takes neither, all of the file is compiled.
 
     nvcc takes functions without ``__device__`` for host code. Sources for NVRTC often leave it out.
     """

@@ -100,7 +100,7 @@ def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
 def _our_memory(
     _like: Any, operand: Operand, shape: int | Shape, _stream: int | None, wanted: DType | None = None
 ) -> Result:
-    """Return as the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
+    """Allocate as the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     memory = GPU.get(operand.device[1]).empty(count * (wanted or operand.dtype).itemsize)
     return memory, memory.address

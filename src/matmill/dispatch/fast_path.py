@@ -69,7 +69,7 @@ torch = _Torch()
 def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 — a function called costs 2% of the whole
     """Return the result of a call whose signature is in the cache and whose addresses are in order.
 
-    None for all others.
+    It is None for all others.
 
     The scalars are the operation's own, ``y`` is None for an operation on one array, and nothing else was passed.
     """

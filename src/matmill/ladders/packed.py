@@ -54,7 +54,7 @@ def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch],
 def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Config], Geometry]:
     """Return one block of ``block`` = (x, y) threads for each ``rows`` x ``columns`` tile of C.
 
-    X runs along columns.
+    The x of a block runs along columns.
     """
 
     def geometry(problem: Gemm, _config: Config) -> Geometry:

@@ -150,7 +150,7 @@ def lower_transpose(
 
 
 def _batched(problem: Geam, axis: Axis) -> Geam:
-    """Return as many of a problem as ``axis`` says, one step of it apart."""
+    """Repeat a problem as often as ``axis`` says, one step of it apart."""
     y = None if problem.y is None else replace(problem.y, batch=axis.strides[_Y])
     x, d = replace(problem.x, batch=axis.strides[_X]), replace(problem.d, batch=axis.strides[_D])
     return replace(problem, batch=axis.extent, x=x, y=y, d=d)

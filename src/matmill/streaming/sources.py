@@ -49,7 +49,7 @@ class Source:
     def pieces(self, start: int, stop: int, packed: Packed, buffer: Bits) -> Iterator[tuple[Bits, Bits]]:
         """Yield pairs of a part of ``buffer`` and what is copied there.
 
-        Together all vectors, from ``start`` to ``stop``.
+        Together they are all vectors, from ``start`` to ``stop``.
         """
         part = self._vectors[:, start:stop]
         first, rows = packed.offset // part.itemsize, packed.shape[0]

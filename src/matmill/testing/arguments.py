@@ -184,7 +184,7 @@ def _check_image(name: str, image: Texture | Surface, variable: Variable, parame
 def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter | None) -> Struct:
     """Return a struct of the parameter's size, with its alignment.
 
-    Members such as ``int2`` and ``float4`` have more of it.
+    Members such as ``int2`` and ``float4`` have a larger alignment.
     """
     if len(struct.data) != variable.size:
         raise ArgumentError(

@@ -92,7 +92,7 @@ def emulate(
 def at(array: object, index: int | tuple[int, ...]) -> At:
     """Return an argument of :func:`emulate`.
 
-    A pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
+    It is a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
 
     The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
     own instead, and what comes before it is out of bounds.

@@ -42,7 +42,7 @@ class Emulate:
     ) -> LaunchReport:
         """Return the report of one launch.
 
-        :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
+        Raises :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
 
         Arrays have the results of the first order. Where another order gives others, or copies that act late do, that
         is a hazard of kind "order".

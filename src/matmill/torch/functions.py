@@ -152,7 +152,7 @@ def gram(
 ) -> Any:
     """Return ``alpha * (x.mT @ x)``, or ``+ beta * c``.
 
-    The Gram matrix of the columns of ``x``, (k, n), whose rows are many.
+    That is the Gram matrix of the columns of ``x``, (k, n), whose rows are many.
 
     With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
     n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
@@ -291,7 +291,7 @@ def _check_tensors(**named: Any) -> None:
 def _routed(*tensors: Any) -> Any:
     """Return the module whose functions take these tensors.
 
-    That of DTensors imports much, so only for those who have some.
+    The one of DTensors imports much: only who has some loads it.
     """
     if any(type(x).__name__ == "DTensor" for x in tensors):
         from matmill.torch import dtensor  # noqa: PLC0415 — see above

@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 def inner(e: Any, f: Any, asked: Asked) -> Any:
     """Return ``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded.
 
-    Without a group, of one.
+    Without a group there is one rank.
     """
     for name, x, extents in (("e", e, "m, k"), ("f", f, "k, n")):
         _check_matrix(name, x, f"({extents})")
@@ -157,7 +157,7 @@ class _Sums:
 
     @contextmanager
     def _failed(self) -> Any:
-        """Return what a group's backend raises, in words."""
+        """Reword what a group's backend raises."""
         try:
             yield
         except RuntimeError as error:
@@ -189,7 +189,7 @@ def _lower(n: int, device: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _mirrored(n: int, device: Any) -> Any:
-    """Return for each element of a symmetric n x n matrix, which element of :func:`_lower` it is."""
+    """Say for each element of a symmetric n x n matrix which element of :func:`_lower` it is."""
     index = torch.arange(n, device=device)
     above, below = torch.minimum(index, index[:, None]), torch.maximum(index, index[:, None])
     return below * (below + 1) // 2 + above

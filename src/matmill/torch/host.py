@@ -118,5 +118,5 @@ def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
 
 
 def _scalar(value: float, dtype: DType) -> Any:
-    """Return as a kernel would be given it: torch refuses what is beyond the range, instead of making it infinite."""
+    """Convert a scalar as kernels do: torch refuses what is beyond the range, instead of making it infinite."""
     return int(value) if dtype.numpy.kind == "i" else dtype.accumulator.scalar(value).item()

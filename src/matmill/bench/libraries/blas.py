@@ -41,7 +41,7 @@ def installed() -> tuple[str, ...]:
 def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
     """Return ``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy.
 
-    None where neither works.
+    It is None where neither works.
     """
     for name in installed():
         library = importlib.import_module(name)

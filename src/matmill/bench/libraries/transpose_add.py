@@ -38,7 +38,7 @@ z = sum == sum ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fffu;
 def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
     """Return the libraries at hand that add the x at one address, transposed, to the y at the other.
 
-    And why others do not.
+    Also say why others do not.
     """
     problem, dtype = asked.problem, asked.problem.dtype
     memory = (

@@ -79,7 +79,7 @@ def probe(gpu: GPU, progress: Progress = silent) -> Probed:
 def data_sheet(arch: Arch) -> dict[str, float | None]:
     """Return what the data sheet says of each figure, in the figure's unit, or None.
 
-    By the names of :class:`Probed`.
+    The keys are the names of :class:`Probed`.
     """
     known = {
         "clock_hz": arch.boost_hz,

@@ -129,6 +129,6 @@ def sampled(name: str, sample: Callable[[int], float]) -> Spread:
 def per_difference(more: float, less: float) -> Callable[[float, float], float]:
     """Return ``(more - less) / (long - short)`` as a function of the times of two runs.
 
-    Infinite where they are equal.
+    It is infinite where the times are equal.
     """
     return lambda long, short: (more - less) / (long - short) if long != short else math.inf

@@ -59,7 +59,7 @@ class Competitor:
 def flush_bytes(arch: Arch, *, cold: bool) -> int:
     """Return the buffer that a clock on ``arch`` writes before each timed run, eight times over.
 
-    8 L2 caches, or nothing.
+    It is as large as 8 L2 caches, or empty.
 
     Far more than emptying the cache needs; in the rest of that time the host enqueues the run.
     """
@@ -149,7 +149,7 @@ class Clock:
     def _estimate(self, competitor: Competitor) -> float:
         """Return seconds of a second run, since the first one loads code and sets libraries up.
 
-        Where it is long, of that.
+        Where the first one is long, its time counts.
         """
         first = self.once(competitor.run)
         return max(first if first > _LONG else self.once(competitor.run), 1e-6)

@@ -206,7 +206,7 @@ def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bo
 def flush(row: Row) -> Row:
     """Return float32 or float16 values with subnormals replaced by zeros of their sign.
 
-    Rows of other types as they are.
+    Rows of other types stay as they are.
     """
     smallest = _MIN_NORMAL.get(row.dtype.str[1:])
     if smallest is None:

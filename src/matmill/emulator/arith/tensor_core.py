@@ -169,7 +169,7 @@ class TensorCore:
 def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
     """Return ``c`` (float64[n]) and one group of products ``a * b`` (float64[k, n] each), of any values.
 
-    The rule as it is.
+    This is the rule as it is.
     """
     products = a * b
     special = products.sum(axis=0) + c

@@ -13,7 +13,7 @@ _LOW = np.uint32(0x1FFF)
 def to_tf32(row: Row, rounding: str) -> NDArray[np.uint32]:
     """Convert float32 to bits of tf32: "rna" (ties away from zero), "rn" (ties to even) or "rz".
 
-    At least one-dimensional.
+    The result has at least one dimension.
 
     .rna is no instruction of its own on sm_90: ptxas adds and masks, so that NaN loses low bits like any number, and a
     NaN that has no others becomes infinity. With the others NaN becomes 0x7fffffff.

@@ -278,7 +278,7 @@ _POSITION = np.arange(32, dtype=np.int64)
 def nth_set(mask: Row, base: Row, offset: Row, out: Row) -> None:
     """Compute fns: counted from bit ``base`` on, upwards or downwards, the bit set as the ``offset``-th.
 
-    All ones for none.
+    The result is all ones where there is none.
     """
     bits, start, n = np.asarray(mask)[..., None], np.asarray(base)[..., None], np.asarray(offset, np.int64)[..., None]
     beyond = np.where(n < 0, start - _POSITION, _POSITION - start)

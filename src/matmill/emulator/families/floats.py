@@ -45,7 +45,7 @@ class _Form:
     ) -> Callable[..., object]:
         """Return ``call`` with flushing, saturation and relu around it.
 
-        ``exactly`` as :func:`exact.flushed` takes it.
+        ``exactly`` is as :func:`exact.flushed` takes it.
         """
         if self.ftz:
             call = exact.flushed(call, exactly, self.rounding)
@@ -119,7 +119,7 @@ def multiply(i: Instruction) -> Action:
 def fma_half(a: Row, b: Row, c: Row, out: Row) -> None:
     """Compute fma of f16.
 
-    Float64 holds every sum of a product and a term of which both matter to the rounded result.
+    A float64 holds every sum of a product and a term of which both matter to the rounded result.
     """
     out[...] = np.multiply(a, b, dtype=np.float64) + c
 
@@ -184,7 +184,7 @@ def _directed_quotient(mode: str) -> Callable[..., object]:
 def _approximate_quotient(a: Row, b: Row, out: Row) -> None:
     """Compute div.approx.f32.
 
-    As PTX has it, nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal.
+    PTX gives nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal.
     """
     np.multiply(a, np.copysign(np.float32(0), b), out=out, where=np.abs(b) > _LARGEST_APPROXIMATE)
     np.divide(a, b, out=out, where=~(np.abs(b) > _LARGEST_APPROXIMATE))

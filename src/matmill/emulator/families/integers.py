@@ -255,7 +255,7 @@ def divide(a: Row, b: Row, out: Row) -> None:
 def remainder(a: Row, b: Row, out: Row) -> None:
     """Compute ``rem`` of integers: the sign is the dividend's.
 
-    By 0 it is unspecified; sm_75 to sm_90 code gives all ones.
+    A remainder by 0 is unspecified; sm_75 to sm_90 code gives all ones.
     """
     out[...] = np.where(b == 0, ~a.dtype.type(0), a - quotient(a, b) * b)
 

@@ -53,7 +53,7 @@ def _without_parameters(name: str) -> str:
 def _demangler() -> Callable[..., int | None] | None:
     """Return ``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too.
 
-    None where there is none.
+    It is None where there is none.
     """
     try:
         demangle = ctypes.CDLL(_LIBRARY)["__cxa_demangle"]

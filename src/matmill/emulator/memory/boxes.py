@@ -170,7 +170,7 @@ class Boxes:
     def hull(self) -> tuple[Offsets, Offsets]:
         """Return the lowest address of each box, and the end of its highest row (int64[n]).
 
-        Equal where nothing is inside.
+        They are equal where nothing is inside.
         """
         limits = np.iinfo(np.int64)
         low = np.where(self.inside, self.starts, limits.max).min(axis=1)
@@ -313,7 +313,7 @@ def read_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets) ->
 def shared_chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
     """Say where each 16-byte chunk of boxes is in ``shared`` (see :func:`write_shared`), counted in chunks.
 
-    Int64[n, c].
+    The result is int64[n, c].
     """
     if (address % SHARED_ALIGN).any():
         raise ArgumentError(

@@ -72,7 +72,7 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
 def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return :func:`space`.
 
-    None for products of few outputs and a long k: the inner kernel takes all but the widest.
+    There are none for products of few outputs and a long k: the inner kernel takes all but the widest.
     """
     return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 

@@ -17,7 +17,7 @@ from matmill.problem import Gemm
 def shared_bytes(config: Config, dtype: DType) -> int:
     """Return dynamic shared memory of a block in bytes.
 
-    The pipeline's stages, or the slices' sums where they need more.
+    It holds the pipeline's stages, or the slices' sums where they need more.
 
     The device asserts the same number.
     """
@@ -78,7 +78,7 @@ TILES: dict[int, tuple[Config, ...]] = {
 def with_vector_widths(config: Config, problem: Gemm) -> Config:
     """Return ``config`` with the constants of each matrix's copies.
 
-    The dimension that they run along, and the vector width.
+    They are the dimension that a copy runs along, and the vector width.
 
     An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal where that is not
     k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a vector.

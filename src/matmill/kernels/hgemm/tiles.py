@@ -32,7 +32,7 @@ _MOST_REGISTERS = 144
 def shared_bytes(config: Config, itemsize: int) -> int:
     """Return dynamic shared memory of a block in bytes.
 
-    The stages, or the epilogue's staging buffers where they need more.
+    It holds the stages, or the epilogue's staging buffers where they need more.
 
     Only outputs of 16 bits are staged. The device asserts the same number.
 
@@ -74,7 +74,7 @@ def double_tile(
 ) -> Config:
     """Return a tile shape of float64, whose mma instructions multiply ``mma_k`` terms: 4, 8 or 16.
 
-    Otherwise as :func:`tile`.
+    All else is as in :func:`tile`.
 
     With 8, threads of warp tiles of 64 x 32 take all of their 255 registers and some spill; with 4 they take up to 234.
     """
@@ -167,7 +167,7 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
 def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
     """Return ``config`` with the constants of each matrix's copies.
 
-    Which dimension is the tile's row, and the vector width.
+    They say which dimension is the tile's row, and the vector width.
 
     A tile's row runs along the dimension in which the matrix is contiguous. A copy moves as many elements as the
     alignment of every row and the extent allow, and 8 elements of the matrices in ``repack``. Matrices that are

@@ -227,7 +227,7 @@ def _counts(own: int) -> list[int]:
 def _registers(tile: Config, size: int) -> int:
     """Count the registers of a thread.
 
-    Sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
+    They hold sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
 
     16-bit numbers that are loaded one by one need a register each until they are paired. Unaligned ones need a word
     more than they fill, and their offset.

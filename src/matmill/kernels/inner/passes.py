@@ -73,7 +73,7 @@ def remainder_sums(config: Config) -> int:
 def mma_tiles(config: Config, *, diagonal: bool) -> int:
     """Return MMA tiles of 16 x 8 outputs in a warp's tile.
 
-    On a Gram matrix's diagonal, those on and above the diagonal.
+    On a Gram matrix's diagonal only those on and above the diagonal count.
 
     >>> mma_tiles(Config.of(TM=8, TN=8), diagonal=True), mma_tiles(Config.of(TM=8, TN=8), diagonal=False)
     (20, 32)

@@ -160,7 +160,7 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 def _scattered(config: Config, problem: Gemm) -> bool:
     """Tell whether a warp reads less than a cache line of each of many rows.
 
-    128 of them take twice as long as staged.
+    Runs from 128 rows take twice as long as staged ones.
     """
     run = max(1, _WARP // config["S"]) * config["V"] * problem.dtype.itemsize
     many = {"E": problem.m, "F": 0 if problem.gram else problem.n}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
-from matmill.config import Configs
+from matmill.config import Config, Configs
 from matmill.kernels.repack.copies import RepackedMatrix
 from matmill.kernels.shared.model import Prices, for_each, larger
 from matmill.kernels.shared.tiled import VECTOR_BYTES
@@ -23,13 +22,14 @@ class Repacking:
     lines: float
 
     @classmethod
-    def of(cls, config: Configs, copies: Callable[[Any], Collection[RepackedMatrix]], *names: str) -> Repacking:
+    def of(cls, config: Configs, copies: Callable[[Config], Collection[RepackedMatrix]], *names: str) -> Repacking:
         """Count what ``copies`` of one configuration demand; they depend on the constants ``names`` alone."""
 
-        def total(count: Callable[[RepackedMatrix], float]) -> Any:
-            return for_each(config, lambda one: sum(map(count, copies(one)), 0.0), *names)
+        def count(one: Config) -> tuple[float, float, float]:
+            made = copies(one)
+            return float(bool(made)), sum(map(_bytes, made), 0.0), sum(map(_lines, made), 0.0)
 
-        return cls(for_each(config, lambda one: float(bool(copies(one))), *names), total(_bytes), total(_lines))
+        return cls(*for_each(config, count, *names))
 
     def seconds(self, prices: Prices, bytes_per_s: float, sm_hz: float) -> float:
         """Price them on a GPU of that bandwidth, whose SMs have ``sm_hz`` cycles per second together."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import GemmOperands
 from matmill.problem import Gemm
 
@@ -43,6 +44,13 @@ def exchanged(problem: Gemm) -> Gemm:
 def as_launched(problem: Gemm, config: Config) -> Gemm:
     """Return the problem as the kernel computes it."""
     return exchanged(problem) if config["EXCHANGED"] else problem
+
+
+def launched_extents(problem: Gemm, config: Configs) -> tuple[Any, Any]:
+    """Give m and n of :func:`as_launched`, for one configuration or for each of many."""
+    swapped = config["EXCHANGED"]  # 0 or 1
+    more = swapped * (problem.n - problem.m)
+    return problem.m + more, problem.n - more
 
 
 def as_bound(operands: GemmOperands, config: Config) -> GemmOperands:

@@ -24,29 +24,28 @@ D = TypeVar("D")
 P = TypeVar("P")
 
 
-def for_each(config: Configs, count: Callable[[Config], float], *names: str) -> Any:
-    """Apply ``count`` to one configuration or to each of many: for what is no arithmetic.
+def for_each(config: Configs, count: Callable[[Config], tuple[float, ...]], *names: str) -> Any:
+    """Apply ``count`` to one configuration or to each of many: for numbers that no arithmetic gives.
 
-    ``count`` depends on the constants ``names`` alone and runs once for each combination of their values; without
-    names, once for each configuration.
+    ``count`` depends on the constants ``names`` alone and runs once for each combination of their values. Each of its
+    numbers becomes an array.
 
     >>> from matmill.config import Columns
     >>> tiles = Columns([Config.of(BM=128, K_INNER=1), Config.of(BM=64, K_INNER=1)])
-    >>> for_each(tiles, lambda tile: 4.0 if tile["K_INNER"] else 1.0, "K_INNER")
-    array([4., 4.])
+    >>> for_each(tiles, lambda tile: (4.0, 1.0) if tile["K_INNER"] else (1.0, 4.0), "K_INNER")
+    array([[4., 4.],
+           [1., 1.]])
     """
     if isinstance(config, Config):
         return count(config)
-    if not names:
-        return np.array([count(one) for one in config.configs], np.float64)
-    counts: dict[tuple[int, ...], float] = {}
+    counts: dict[tuple[int, ...], tuple[float, ...]] = {}
     values = []
     for one in config.configs:
         key = tuple(one[name] for name in names)
         if key not in counts:
             counts[key] = count(one)
         values.append(counts[key])
-    return np.array(values, np.float64)
+    return np.array(values, np.float64).T
 
 
 def stack(rows: Sequence[D]) -> D:

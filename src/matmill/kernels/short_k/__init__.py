@@ -111,7 +111,7 @@ _PARAMETERS = Parameters.of(
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering.
 
-    Work tiles, with one and two stages, by the rows and columns of a thread.
+    They are work tiles, with one and two stages, by the rows and columns of a thread.
 
     Where the elements or the precision are not this kernel's there is one, so that the reason is given once. There is
     none where another kernel is meant for the problem: a long k, none at all, or few outputs and a k that is

@@ -271,7 +271,7 @@ def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
 def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
     """Return threads, or warps, down and across a product's part of a work tile.
 
-    Even numbers where they read ``vectors``.
+    The numbers are even where they read ``vectors``.
     """
     down, across = ceil_div(shape.bm, shape.tm), ceil_div(shape.bn, shape.tn)
     if vectors and min(down, across) > 1 and max(down, across) > 2:

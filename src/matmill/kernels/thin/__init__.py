@@ -49,7 +49,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
     """List the slices worth considering.
 
-    One, those that fill a wave, and those that leave fewer SMs idle than fewer.
+    They are one, those that fill a wave, and those that leave fewer SMs idle than fewer.
     """
     chunks = ceil_div(launched.k, config["BK"])
     blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch

@@ -18,12 +18,11 @@ from typing import Any
 from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.shared.exchange import launched_extents
 from matmill.kernels.shared.model import (
     PRICES,
     Prediction,
     Prices,
-    for_each,
     larger,
     load_constants,
     overlapped,
@@ -66,7 +65,7 @@ def explain(
 ) -> Prediction:
     """Explain the seconds of ``problem`` with ``config`` on ``arch``."""
     c = constants
-    m = for_each(config, lambda one: as_launched(problem, one).m, "EXCHANGED")
+    m, _ = launched_extents(problem, config)
     slices = config["SPLIT_K"]
     blocks = ceil_div(m, rows_of_block(config)) * problem.batch * slices
     per_sm = ceil_div(blocks, arch.sms)

@@ -139,7 +139,7 @@ def _b_vector(launched: Gemm) -> int:
 def registers(config: Config, size: int, sums: int) -> int:
     """Return an estimate of a thread's registers.
 
-    Sums, two batches of A, one run of it widened, a run of B, and addresses.
+    They hold sums, two batches of A, one run of it widened, a run of B, and addresses.
     """
     words = sums // 4
     rows, run = config["ROWS"], config["RUN"]

@@ -85,7 +85,7 @@ def launch(config: Config, chunks: int) -> Geometry:
 def one_chunk_registers(config: Config, itemsize: int, *, apart: bool = False) -> int:
     """Count the registers of a thread of a block with one chunk.
 
-    ``apart``: rows or columns of the long side start anywhere.
+    ``apart`` says that rows or columns of the long side start anywhere.
     """
     v = VECTOR_BYTES // itemsize
     made = ceil_div(elements(config), v * config["THREADS"])

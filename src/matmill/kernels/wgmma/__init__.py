@@ -81,7 +81,7 @@ _PARAMETERS = Parameters.of(
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering.
 
-    Tiles, A and B exchanged or not, without and (for few tiles) with split-K.
+    They are tiles, with A and B exchanged or not, without and (for few tiles) with split-K.
 
     Operands that TMA cannot read are repacked; those whose rows straddle cache lines may be. There is none for few
     outputs and a very long k, which the inner kernel is for. Where the tensor cores do not take the problem there is

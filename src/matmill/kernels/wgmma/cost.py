@@ -14,14 +14,13 @@ that adds split-K partial sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Configs
+from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
 from matmill.kernels.repack.cost import Repacking
-from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.shared.exchange import as_launched, launched_extents
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, overlapped
 from matmill.kernels.splitk.cost import Reduction
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, cluster_tiles, runs
@@ -141,20 +140,19 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
     bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
-    swapped = config["EXCHANGED"]  # 0 or 1
-    m, n = problem.m + swapped * (problem.n - problem.m), problem.n + swapped * (problem.m - problem.n)
-    tiles = cluster_tiles(m, n, config) * problem.batch * slices
+    tiles = cluster_tiles(*launched_extents(problem, config), config) * problem.batch * slices
     rounds = ceil_div(tiles, arch.sms // cluster_blocks(config))
     row_tiles = bm // ROWS
     outputs = rounds * bm * bn / 1024
     loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
+    a_straddles, b_straddles = for_each(config, lambda one: _straddles(problem, one), *_OF_COPIES)
     direct, tma = config["STAGED"] == 0, config["D_TMA"]
     return Demand(
         multiply=bm * bn * config["BK"] / _fmas(problem, arch),
         # Every wgmma reads both of its operands; TMA writes each once.
         shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
         l2_bytes=loaded["A"] + loaded["B"],
-        straddling=sum(loaded[name] * _straddles(problem, config, name) for name in "AB"),
+        straddling=loaded["A"] * a_straddles + loaded["B"] * b_straddles,
         ahead=config["STAGES"] - 1.0,
         clusters=1.0 * (cluster_m * cluster_n > 1),
         steps=1.0 * rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
@@ -178,20 +176,18 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 _OF_COPIES = ("EXCHANGED", "REPACK_A", "REPACK_B", "A_K_INNER", "B_K_INNER")
 
 
-def _copies(problem: Gemm, config: Any) -> dict[str, RepackedMatrix]:
+def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
     """Give the repacked matrices of one configuration, by name, of the problem as it is launched."""
     launched = as_launched(problem, config)
     return {name: repacked_matrix(launched, config, name) for name in repacked(config)}
 
 
-def _straddles(problem: Gemm, config: Configs, name: str) -> Any:
-    """Tell whether rows of an operand, or of its copy, straddle cache lines: 1 or 0."""
-
-    def of(one: Any) -> float:
-        copy = _copies(problem, one).get(name) or runs(as_launched(problem, one), name)
-        return float(copy.pitch * problem.dtype.itemsize % SPAN > 0)
-
-    return for_each(config, of, *_OF_COPIES)
+def _straddles(problem: Gemm, config: Config) -> tuple[float, float]:
+    """Tell whether rows of A and of B, or of their copies, straddle cache lines: 1 or 0."""
+    launched, copies = as_launched(problem, config), _copies(problem, config)
+    pitches = ((copies.get(name) or runs(launched, name)).pitch for name in "AB")
+    a, b = (float(pitch * problem.dtype.itemsize % SPAN > 0) for pitch in pitches)
+    return a, b
 
 
 def _fmas(problem: Gemm, arch: Arch) -> float:

@@ -257,7 +257,7 @@ def _group(shape: Shape) -> int:
 
 
 def _stages(shape: Shape, staged_bytes: int) -> int:
-    """Return as many stages as fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
+    """Count the stages that fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
     room = _SHARED - _ALIGN - _shared_bytes(shape, 0, staged_bytes)
     return min(_MOST_STAGES, room // _shared_bytes(shape, 1, 0))
 

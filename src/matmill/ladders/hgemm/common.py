@@ -73,7 +73,7 @@ def why_not_aligned(problem: Gemm) -> str | None:
 def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str | None]:
     """Return ``why_not_config`` of a rung that takes whole tiles only.
 
-    Sizes in multiples of BM, BN and BK, rows on 16 bytes.
+    It wants sizes in multiples of BM, BN and BK, and rows on 16 bytes.
 
     ``asynchronous`` says that its idea is cp.async, which Turing does not have.
     """

@@ -51,7 +51,7 @@ def hopper_staged(
 
 
 def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants: int) -> Config:
-    """Return as :func:`staged`, with one warp group that copies and two that multiply, and the registers that each has.
+    """Do as :func:`staged`, with one warp group that copies and two that multiply, and the registers that each has.
 
     40 + 2 x 232 are the three times 168 that a block of 384 threads gets at launch.
     """

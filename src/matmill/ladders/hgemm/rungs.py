@@ -275,7 +275,7 @@ _MULTICAST_CONFIG = specialised(128, 256, stages=3, staging=1, SHARES_B=1).launc
 def _multicast_tune(problem: Gemm, arch: Arch) -> Config:
     """Return clusters that leave fewer tiles without work.
 
-    Of equal ones those that share B, the larger part of a stage.
+    Of equal ones it takes those that share B, the larger part of a stage.
     """
     shared = min((1, 0), key=lambda shares_b: _pairs(problem, _MULTICAST_CONFIG.replace(SHARES_B=shares_b)))
     return _MULTICAST_CONFIG.replace(SHARES_B=shared).launched(BLOCKS=arch.sms)

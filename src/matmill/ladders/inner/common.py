@@ -161,7 +161,7 @@ def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) ->
 def threads(sharing: int) -> int:
     """Count the threads per block where that many share a k.
 
-    256, or 128 where their sums would not fit in shared memory.
+    They are 256, or 128 where their sums would not fit in shared memory.
     """
     return 256 if sharing <= 16 else min(1024, max(128, sharing))
 

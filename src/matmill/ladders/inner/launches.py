@@ -35,7 +35,7 @@ def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple
 
 
 def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
-    """Return as :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
+    """Do as :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
     return launched(rungs, {**EMULATED_LAUNCH, **constants})
 
 

@@ -77,7 +77,7 @@ def contiguous_e(problem: Gemm) -> str | None:
 def wide_loads(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Return ``why_not_config`` of rungs that load 16 bytes along k.
 
-    E along its rows, F in the layout of the constants.
+    E is read along its rows, F in the layout of the constants.
     """
     reason = fixed_size(problem, config, arch) or contiguous_e(problem)
     if reason:

@@ -163,7 +163,7 @@ def measure(
 ) -> Outcome:
     """Time ``rungs`` on the GPU present in one run with libraries.
 
-    Percentages refer to ``arch``, or else to what it is.
+    Percentages refer to ``arch``, or else to what the GPU is.
 
     ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
     :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.

@@ -191,7 +191,7 @@ class Access:
     def _peers(self, absolute: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the block of the batch whose shared memory each lane names.
 
-        None where none names a block by its rank.
+        It is None where none names a block by its rank.
         """
         if self.addresses.space not in {"shared", "generic"} or not (absolute & MAPPED).any():
             return None

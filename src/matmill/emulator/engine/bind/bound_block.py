@@ -215,7 +215,7 @@ class BoundBlock:
     def participants(self) -> Callable[[], Mask]:
         """Bind the guard.
 
-        A function that returns which lanes (bool[warps, 32]) execute the instruction when it runs.
+        It becomes a function that returns which lanes (bool[warps, 32]) execute the instruction when it runs.
         """
         lanes, guard, negated = self.lanes, self.guard, self.negated
         if guard is None:
@@ -225,7 +225,7 @@ class BoundBlock:
     def parameter(self, i: Instruction, address: Address, dtype: np.dtype[Any], count: int) -> Row | None:
         """Return elements of a kernel parameter at a fixed offset (dtype[count]).
 
-        None where the address is no such thing.
+        It is None where the address is no such thing.
 
         Raises ``KernelFault`` outside the parameter and at offsets that are no multiple of the width.
         """

@@ -139,7 +139,7 @@ class Together:
     def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
         """Yield meetings with lanes at other instructions.
 
-        Who executes this one, who takes part, and all their operands.
+        Each says who executes this one, who takes part, and all their operands.
         """
         for index, warp in enumerate(self.lanes.warps.tolist()):
             for meeting in list(self.machine.meetings.get(warp, ())):

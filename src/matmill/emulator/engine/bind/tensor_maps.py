@@ -41,7 +41,7 @@ def read_map(machine: Machine, column: int, address: int, i: Instruction) -> Ten
 def change_map(machine: Machine, column: int, address: int, change: tuple[str, int, int], i: Instruction) -> None:
     """Execute ``tensormap.replace`` by a thread.
 
-    Put a value into a field, of one dimension, of the map at an address.
+    It puts a value into a field, of one dimension, of the map at an address.
     """
     data = map_data(machine, column, address, i)
     field, value, ordinal = change
@@ -63,7 +63,7 @@ def copy_map(machine: Machine, column: int, to: int, source: int, i: Instruction
 def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDArray[np.uint8]:
     """Return the 128 bytes of a tensor map that a thread names.
 
-    In parameters, global or shared memory, as they are there.
+    They are in parameters, global or shared memory.
 
     Raises ``KernelFault`` where they are not all in one allocation.
     """

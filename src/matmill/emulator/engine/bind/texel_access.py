@@ -95,7 +95,7 @@ class ViewAccess(Generic[Kind]):
     def check(self, view: View, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
         """Report what an access of ``width`` bytes by the ``chosen`` lanes breaks.
 
-        ``offset`` bytes into the allocation each.
+        Each lane accesses ``offset`` bytes into the allocation.
 
         ``values`` are what it stores, of equal widths.
         """

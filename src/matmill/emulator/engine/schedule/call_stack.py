@@ -38,9 +38,9 @@ class CallStack:
         self._height[...] = 0
 
     def enter(self, end: Terminator, warps: Ints, lanes: Flags) -> Ints:
-        """Return some ``lanes`` (bool[n, 32]) of ``warps`` make a call.
+        """Let some ``lanes`` (bool[n, 32]) of ``warps`` make a call.
 
-        The block of code that each goes to, in their order.
+        The result is the block of code that each goes to, in their order.
 
         Raises ``KernelFault`` for pointers that are to none of the functions, and where the stack ends.
         """
@@ -67,9 +67,9 @@ class CallStack:
         return following
 
     def leave(self, warps: Ints, lanes: Flags) -> Ints:
-        """Return some ``lanes`` (bool[n, 32]) of ``warps`` return.
+        """Let some ``lanes`` (bool[n, 32]) of ``warps`` return.
 
-        The block of code that each goes to, in their order.
+        The result is the block of code that each goes to, in their order.
         """
         columns = columns_of(warps, lanes)
         following = self._words[self._height[columns] - 1, columns].astype(np.int64)

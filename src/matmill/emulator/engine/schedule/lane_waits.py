@@ -84,7 +84,7 @@ class LaneWaits:
     def time_out(self) -> bool:
         """Fail each try_wait once, as after the hardware's time limit: nobody can run.
 
-        False if all have done so already.
+        The result is False if all have done so already.
         """
         if self._timed_out == self._machine.progress:
             return False

@@ -88,7 +88,7 @@ class WarpMeetings:
     def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
         """Say which lanes wait here or, for a collective, at another one of its kind, and their masks.
 
-        [warps, 32] both.
+        Both are [warps, 32].
         """
         counter = self._counters.counter[warps]
         here = counter == HOLD + end.next

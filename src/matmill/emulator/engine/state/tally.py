@@ -65,7 +65,7 @@ class Tally:
     def traffic(self, where: int, space: str, kind: str) -> list[int]:
         """Return the totals of one instruction: requests, sectors or wavefronts, ideal wavefronts, bytes.
 
-        To be added to.
+        Callers add to them.
         """
         return self._traffic.setdefault((where, space, kind), [0, 0, 0, 0])
 

@@ -60,7 +60,7 @@ def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
 def offsets(order: Ints) -> NDArray[np.uint32]:
     """Return what :data:`SHARED` reads.
 
-    For each word of its ring, its successor's offset in bytes from the ring's start.
+    It is, for each word of its ring, its successor's offset in bytes from the ring's start.
     """
     words = np.empty(len(order), dtype=np.uint32)
     words[order] = WORD * np.roll(order, -1)

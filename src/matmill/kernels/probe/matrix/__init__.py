@@ -48,7 +48,7 @@ class MatrixProducts:
 def words(element: str, a: float, b: float) -> NDArray[Any]:
     """Return what the kernel reads.
 
-    A register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
+    It is a register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
 
     >>> [hex(word) for word in words("float16", 1, 2)]
     ['0x3c003c00', '0x40004000']

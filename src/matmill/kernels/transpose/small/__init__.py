@@ -37,7 +37,7 @@ _VECTOR_REGISTERS, _OTHERS = 4, 23
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering for ``problem`` on ``arch``.
 
-    None where it is not many small matrices.
+    There is none where the problem is not many small matrices.
     """
     if many_small(problem) is not None:
         return ()
