@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.gemm.shapes import ratio_of
 from lab.markdown import markdown
-from lab.shapes_page import grouped, mean, ratio_of
+from lab.shapes_page import grouped, mean
 from matmill.bench import units
 from matmill.cli.console import show
 from matmill.cli.tables import report

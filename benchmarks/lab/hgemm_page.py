@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from lab.markdown import markdown
@@ -27,9 +27,9 @@ _UNITS = (
     "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as S2 does; of\n"
     "bfloat16, all in float32. Every element is compared with the product in float64, within a bound for the type of\n"
     "its sums.\n"
-    "Percentages refer to the data sheet's rate of the tensor cores with float32 sums: with float16 sums, GeForce\n"
-    "multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` runs, as the\n"
-    "cost model chooses it, with float32 sums.\n\n"
+    "The peak that the pictures show is the data sheet's of the tensor cores with float32 sums: with float16 sums,\n"
+    "GeForce multiplies at up to twice that. The last row, `production`, is no rung: it is what\n"
+    "`matmill.matmul` runs, as the cost model chooses it, with float32 sums.\n\n"
     "From `wgmma` on, rungs run on Hopper alone. Their order follows Shankhdhar's\n"
     "[fast.cu](https://github.com/pranjalssh/fast.cu) (2024); their predictions name what its steps made on one H200.\n"
 )
@@ -50,7 +50,7 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
         _UNITS,
         *(_measured(measured, [rung.label for rung in rungs]) if measured else [UNMEASURED]),
         *shown("hgemm"),
-        *([_counted(emulated)] if emulated else []),
+        *([_counted(emulated[0])] if emulated else []),
         *([remarked] if remarked else []),
         "## The rungs\n",
         *(family([rung], _largest(measured), emulated[0] if emulated else None) for rung in rungs),
@@ -65,7 +65,7 @@ def _largest(measured: Sequence[Record]) -> list[Record]:
 
 
 def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str]:
-    """Yield rates and fractions of the libraries' at every size, a pair of tables for each element type."""
+    """Yield the rates at every size, a table for each element type."""
     missing = [label for label in labels if not any(row_of(record, label) for record in measured)]
     unmeasured = f"\nNot measured yet: {', '.join(f'`{label}`' for label in missing)}." if missing else ""
     yield (
@@ -74,19 +74,17 @@ def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str
     )
     for dtype, group in groupby(measured, key=lambda record: record["problem"]["dtype"]):
         runs = list(group)
-        yield f"TFLOP/s in {dtype}:\n\n{_table(runs, labels, _rate)}"
-        fractions = _table(runs, labels, _parts)
-        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the tensor cores' peak:\n\n{fractions}"
+        yield f"TFLOP/s in {dtype}:\n\n{_table(runs, labels)}"
 
 
-def _table(runs: Sequence[Record], labels: Sequence[str], cell: Callable[[Record], str]) -> str:
+def _table(runs: Sequence[Record], labels: Sequence[str]) -> str:
     """Return a row for each rung of ``labels`` and of the runs, and for each library; a column for each size."""
     found = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
     names = dict.fromkeys([*labels, *(name for at_size in found for name in at_size)])
     # Libraries after the rungs, which may be more at a larger size.
     libraries = {base["name"] for run in runs for base in run["baselines"]}
     rows = [
-        [name, *(cell(at_size[name]) if name in at_size else "-" for at_size in found)]
+        [name, *(_rate(at_size[name]) if name in at_size else "-" for at_size in found)]
         for name in sorted(names, key=libraries.__contains__)
     ]
     return markdown(["rung", *(size_of(run).removesuffix(f" {run['problem']['dtype']}") for run in runs)], rows)
@@ -98,34 +96,27 @@ def _rate(row: Record) -> str:
     return units.digits(row["tflops"]) + (" *" if row.get("note") else "")
 
 
-def _parts(row: Record) -> str:
-    fractions = (row.get("library_fraction"), row["peak_fraction"])
-    return ", ".join("-" if fraction is None else units.percent(fraction) for fraction in fractions)
-
-
-def _counted(emulated: Sequence[Record]) -> str:
-    """Return what the emulator counted, a table for each element type."""
+def _counted(record: Record) -> str:
+    """Return what the emulator counted of one element type."""
     headings = ["rung", "registers", "shared bytes", "occupancy", "HMMA", "ldmatrix", "loads", "sectors/load", "stores"]
     headings += ["sectors/store", "shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
-    tables = []
-    for record in emulated:
-        rows = []
-        for row in record["rows"]:
-            c = row["counters"]
-            tensor_cores = str(c["hmma"]), str(c["ldmatrix_requests"])
-            rows.append([*needs(row), *tensor_cores, *transactions(row, async_copies=True)])
-        tables.append(f"{size_of(record)}:\n\n{markdown(headings, rows)}")
+    rows = []
+    for row in record["rows"]:
+        c = row["counters"]
+        tensor_cores = str(c["hmma"]), str(c["ldmatrix_requests"])
+        rows.append([*needs(row), *tensor_cores, *transactions(row, async_copies=True)])
+    table = f"{size_of(record)}:\n\n{markdown(headings, rows)}"
     return (
-        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the tensor "
+        f"## Counted\n\nBy the emulator, from the PTX for {record['target']}: instructions of warps to the tensor "
         "cores (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
         "each touches, cp.async among the loads, and\nwavefronts of shared memory beside the "
         "fewest that would do, without what cp.async writes there.\nBarriers count once per warp.\n\n"
-        + "\n".join([*tables, *_counted_async(emulated)])
+        + "\n".join([table, *_counted_async(record)])
     )
 
 
-def _counted_async(emulated: Sequence[Record]) -> Iterator[str]:
-    """Yield what the emulator counted of wgmma, TMA and mbarriers, a table for each element type."""
+def _counted_async(record: Record) -> Iterator[str]:
+    """Yield what the emulator counted of wgmma, TMA and mbarriers, where a rung uses them."""
     headings = ["rung", "wgmma", "operand bytes", "TMA loads", "bytes loaded", "sectors", "TMA stores", "bytes stored"]
     headings += ["epilogue's shared stores, ideal/actual", "mbarrier waits", "mbarrier arrivals"]
     names = ("gmma", "wgmma_shared_bytes", "bulk_loads", "bulk_load_bytes", "bulk_load_sectors", "bulk_stores")
@@ -134,17 +125,15 @@ def _counted_async(emulated: Sequence[Record]) -> Iterator[str]:
         "TMA, their\nbytes, and the sectors of global memory that loads touch; wavefronts of the epilogue's stores to "
         "shared memory; waits of\nwarps for mbarriers, and arrivals of threads. A multicast counts once.\n\n"
     )
-    for record in emulated:
-        users = [row for row in record["rows"] if async_units(row["counters"])]
-        rows = [
-            [
-                row["rung"],
-                *(str(row["counters"][name]) for name in (*names, "bulk_store_bytes")),
-                shared(row["counters"])[1],
-                *(str(row["counters"][name]) for name in ("mbarrier_waits", "mbarrier_arrivals")),
-            ]
-            for row in users
+    rows = [
+        [
+            row["rung"],
+            *(str(row["counters"][name]) for name in (*names, "bulk_store_bytes")),
+            shared(row["counters"])[1],
+            *(str(row["counters"][name]) for name in ("mbarrier_waits", "mbarrier_arrivals")),
         ]
-        if rows:
-            yield f"{said}{size_of(record)}:\n\n{markdown(headings, rows)}"
-            said = ""
+        for row in record["rows"]
+        if async_units(row["counters"])
+    ]
+    if rows:
+        yield f"{said}{size_of(record)}:\n\n{markdown(headings, rows)}"

@@ -1,4 +1,4 @@
-"""Pictures of recorded results on the ladders' pages: which there are, how they are drawn, and whether one is stale.
+"""Pictures of recorded results on the generated pages: which there are, how they are drawn, and whether one is stale.
 
 ``make docs`` draws them where matplotlib is installed. Each has the digest of its records inside, and a test compares.
 """
@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.calls import WAYS
+from lab.gemm.shapes import ratio_of
+from lab.inner.groups import GROUPS
+from lab.inner.report import Entry
+from lab.ratio_plot import draw_ratios
+from lab.records import MEDIAN
 from matmill.ladders.runner.plot import draw
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.sweep import Sweep
@@ -29,6 +35,23 @@ def _outcome(records: Sequence[Record], path: Path, source: str) -> None:
     draw(Outcome.from_dict(record), path, source)
 
 
+def _shapes(records: Sequence[Record], path: Path, source: str) -> None:
+    (record,) = records
+    ratios = [(one["kind"], one["dtype"], ratio_of(one)) for one in record["records"]]
+    draw_ratios(ratios, "torch.matmul's time over matmill's on an H200: right of 1 matmill is faster", path, source)
+
+
+def _inner(records: Sequence[Record], path: Path, source: str) -> None:
+    # Short products by graph replay: plain calls take the host's time.
+    ratios = [
+        (group.title, product["problem"]["dtype"], Entry(product).speedup(WAYS[0] if group.small else MEDIAN))
+        for name, group in GROUPS.items()
+        for record in records
+        for product in (record["products"] if record["group"] == name else [])
+    ]
+    draw_ratios(ratios, "torch.mm's time over matmill.inner's on an H200: right of 1 matmill is faster", path, source)
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture by its file's name without suffix, in words for those who do not see it, of the records ``glob``."""
@@ -37,11 +60,13 @@ class Picture:
     words: str
     glob: str
     drawer: Callable[[Sequence[Record], Path, str], None] = _outcome
+    #: The parts of a record that are drawn.
+    parts: tuple[str, ...] = ("problem", "rows", "baselines")
 
     def records(self, folder: Path) -> list[Record]:
         """Return what it is drawn from: of a sweep, the products whose size is a power of two."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
-        return [one for one in found if self.drawer is _outcome or one["problem"]["n"].bit_count() == 1]
+        return [one for one in found if self.drawer is not _sweep or one["problem"]["n"].bit_count() == 1]
 
     def path(self, folder: Path) -> Path:
         """Return its file beside the records."""
@@ -49,7 +74,7 @@ class Picture:
 
     def source(self, folder: Path) -> str:
         """Return the digest of its records, which the file says it was drawn from."""
-        shown = [[record[key] for key in ("problem", "rows", "baselines")] for record in self.records(folder)]
+        shown = [[record[key] for key in self.parts] for record in self.records(folder)]
         return f"records {hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]}"
 
     def draw(self, folder: Path) -> None:
@@ -58,7 +83,7 @@ class Picture:
 
 
 _RATES = "Rates of the rungs and of libraries over the size, on an"
-#: The pictures of every ladder's page.
+#: The pictures of every page: of a ladder's by the ladder's name.
 PICTURES: dict[str, tuple[Picture, ...]] = {
     "sgemm": (
         Picture("sgemm_h200", f"{_RATES} H200", "sgemm_h200_*.json", _sweep),
@@ -87,10 +112,28 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
             "transpose_add_h200_24300x11520_bfloat16.json",
         ),
     ),
+    "shapes": (
+        Picture(
+            "shapes_h200",
+            "torch.matmul's time over matmill's for every product, by class and element type, on an H200",
+            "shapes_h200.json",
+            _shapes,
+            ("records",),
+        ),
+    ),
+    "inner-results": (
+        Picture(
+            "inner_h200_products",
+            "torch.mm's time over matmill.inner's for every product, by group and element type, on an H200",
+            "inner_h200_[bcfs]*.json",
+            _inner,
+            ("group", "products"),
+        ),
+    ),
 }
 
 
-def shown(ladder: str) -> Iterator[str]:
-    """Yield the pictures of a ladder, as Markdown for a page in ``docs/``."""
-    for picture in PICTURES[ladder]:
+def shown(page: str) -> Iterator[str]:
+    """Yield the pictures of a page, as Markdown for a page in ``docs/``."""
+    for picture in PICTURES[page]:
         yield f"![{picture.words}](../benchmarks/results/{picture.name}.png)\n"

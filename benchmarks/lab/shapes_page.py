@@ -10,10 +10,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, in_words
+from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, in_words, ratio_of
 from lab.gemm.shapes_emulated import over_least
 from lab.markdown import markdown
 from lab.page_parts import Record, environment_of
+from lab.pictures import shown
 from matmill.arch import get
 from matmill.bench import units
 
@@ -21,8 +22,8 @@ H200 = get("h200")
 #: Below this ratio of times the library is called faster.
 SLOWER = 0.97
 _WIDTH = 120
-#: Headings of the tables of a class: the product first, then about its times, its error and its kernel.
-_MEASURED = ("product", "type", "ours", "torch's time / ours", "of the floor", "torch's", "error / torch's", "kernel")
+#: So many of the products that the library computes faster are named.
+_NAMED = 12
 _SUMMARY = (
     "class", "type", "products", "torch's time / ours", "slower", "of the floor", "torch's", "chosen / fastest",
     "kernels",
@@ -117,10 +118,10 @@ _SPEED = """\
 {environment} All run interleaved with a cold L2 (`python benchmarks/shapes.py`). *of the floor* is the share of the
 least time that could be attained: that of a kernel that only reads and writes as many bytes, its launch included,
 or that of the operations at the rate that an H200 reaches on random data (790 TFLOP/s in 16 bits, 60 in float32 and
-float64), whichever is longer. Above 100% a product takes less than that kernel. *error* is the root of the mean
-square difference from the product in float64; ours over torch.matmul's. *slower* counts the products that
+float64), whichever is longer. Above 100% a product takes less than that kernel. *slower* counts the products that
 torch.matmul computes more than 3% faster, *chosen / fastest* compares with the fastest configuration that was
-timed. Means are geometric.
+timed. Means are geometric. Each product's times and errors are in
+[`shapes_h200.json`](../benchmarks/results/shapes_h200.json).
 """
 
 
@@ -140,9 +141,9 @@ def shapes_page(emulated: Record, measured: Record) -> str:
         fill_paragraphs(_EMULATED),
         counted(emulated["records"]),
         fill_paragraphs(_SPEED.format(environment=environment)),
+        *shown("shapes"),
         markdown(_SUMMARY, _summary(records)),
         *_slower(records),
-        *_classes(records),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -196,12 +197,6 @@ def product_of(record: Record) -> str:
     return f"{times}{record['m']}x{record['n']}x{record['k']}{said}"
 
 
-def ratio_of(record: Record) -> float:
-    """Return the time of torch.matmul over that of the chosen configuration."""
-    seconds = record["seconds"]
-    return float(seconds[LIBRARY] / seconds[record["chosen"]])
-
-
 def mean(ratios: Sequence[float]) -> float:
     """Return the geometric mean.
 
@@ -249,7 +244,7 @@ def _fastest(record: Record) -> float:
 
 
 def _slower(records: Sequence[Record]) -> Iterator[str]:
-    """Yield every product that the library computes faster."""
+    """Yield the products that the library computes faster, those that lose most first."""
     found = sorted((one for one in records if ratio_of(one) < SLOWER), key=ratio_of)
     yield "### Where torch.matmul is faster\n"
     if not found:
@@ -258,31 +253,10 @@ def _slower(records: Sequence[Record]) -> Iterator[str]:
     by = Counter(one["chosen"].split()[0] for one in found)
     kernels = ", ".join(f"{count} of them by `{name}`" for name, count in by.most_common())
     counts = f"{len(found)} of {len(records)} products"
-    yield fill(f"By more than {1 - SLOWER:.0%} for {counts}, {kernels}:", _WIDTH) + "\n"
+    most = f" The {_NAMED} that lose most:" if len(found) > _NAMED else ""
+    yield fill(f"By more than {1 - SLOWER:.0%} for {counts}, {kernels}.{most}", _WIDTH) + "\n"
     rows = [
         [one["kind"], product_of(one), one["dtype"], f"{ratio_of(one):.2f}", in_words(one["chosen"], one["dtype"])]
-        for one in found
+        for one in found[:_NAMED]
     ]
     yield markdown(("class", "product", "type", "torch's time / ours", "kernel"), rows)
-
-
-def _classes(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a table for each class."""
-    for kind in dict.fromkeys(one["kind"] for one in records):
-        yield f"### {kind.capitalize()}\n"
-        yield markdown(_MEASURED, [_measured_cells(one) for one in records if one["kind"] == kind])
-
-
-def _measured_cells(record: Record) -> list[str]:
-    seconds, errors = record["seconds"], record["errors"]
-    ours, theirs, floor = seconds[record["chosen"]], seconds[LIBRARY], floor_of(record)
-    return [
-        product_of(record),
-        record["dtype"],
-        f"{units.digits(ours * 1e6)} us",
-        f"{theirs / ours:.2f}",
-        units.percent(floor / ours),
-        units.percent(floor / theirs),
-        units.ratio(errors["chosen"], errors[LIBRARY]),
-        in_words(record["chosen"], record["dtype"]),
-    ]

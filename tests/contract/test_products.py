@@ -23,7 +23,8 @@ from matmill.kernels.thin import PRODUCTION as THIN
 from matmill.problem import Gemm
 from support.executors import Executor
 from support.mma_product import SMALL, mma_tiles, on_tiles
-from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
+from support.strided import COLUMN, H200, ROW, Layout
+from support.strided_product import StridedProduct
 from support.wgmma_cases import ALL_CASES, OPERANDS, SHAPED
 from support.wgmma_cases import Case as Wgmma
 
@@ -96,11 +97,8 @@ class Row:
         return f"{self.kernel.kernel.entry} {sizes} {self.dtype.name} {self.number}"
 
     def made(self) -> StridedProduct:
-        """Return the product on fresh numbers; packed ones start on 16 bytes."""
-        product = replace(self.product, dtype=self.dtype)
-        if product.a.start == product.b.start == product.d.start == 0:
-            product.problem = replace(product.problem, base_align=16)
-        return product
+        """Return the product on fresh numbers."""
+        return replace(self.product, dtype=self.dtype)
 
     def legal(self, problem: Gemm, asked: Gemm) -> list[Kernel[Gemm]]:
         """Return the kernels that are considered for the problem ``asked`` and can compute ``problem``."""

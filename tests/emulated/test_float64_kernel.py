@@ -22,8 +22,8 @@ from matmill.kernels.hgemm.tiles import double_tile, shapes, with_vector_widths
 from matmill.problem import Gemm
 from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, Product
-from support.strided_product import COLUMN, ROW, Layout
-from support.trial import BARRIER, Case, Trial, problem_of, without
+from support.strided import BARRIER, COLUMN, ROW, Layout, without
+from support.trial import Case, Trial, problem_of
 
 #: Quick to emulate; of two steps and two warps in each direction.
 SMALL = double_tile(32, 32, 16, 2, 2, stages=3)

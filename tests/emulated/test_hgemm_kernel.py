@@ -29,7 +29,7 @@ from matmill.launch import Pointer
 from matmill.problem import Gemm
 from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, SMALL, Product, mma_tiles
-from support.strided_product import COLUMN, ROW, Layout
+from support.strided import COLUMN, ROW, Layout
 
 Array = NDArray[Any]
 

@@ -17,7 +17,8 @@ from matmill.ladders.hgemm.common import in_float32
 from matmill.ladders.hgemm.rungs import ON_MMA
 from matmill.problem import Gemm
 from support.examples import examples
-from support.trial import BARRIER, Case, Trial, problem_of, without
+from support.strided import BARRIER, without
+from support.trial import Case, Trial, problem_of
 
 RUNGS = {rung.name: rung for rung in ON_MMA}
 S2 = ("hierarchical", "vectorized", "swizzled", "prefetch", "tile-shape", "double-buffer")

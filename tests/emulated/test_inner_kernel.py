@@ -24,7 +24,8 @@ from matmill.kernels.inner.passes import Reads
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from support.examples import examples
-from support.trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
+from support.strided import H200, TARGET, Array, without
+from support.trial import Case, Trial, cases, hazards
 
 _OURS = [Production(INNER, space, cost.explain)]
 

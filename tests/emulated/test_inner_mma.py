@@ -28,7 +28,8 @@ from matmill.kernels.inner.passes import (
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from support.examples import examples
-from support.trial import Array, Case, Trial, cases, hazards, without
+from support.strided import Array, without
+from support.trial import Case, Trial, cases, hazards
 
 
 @dataclass(frozen=True)

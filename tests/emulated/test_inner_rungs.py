@@ -16,7 +16,8 @@ from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.ladders.inner.rungs import INNER
 from matmill.problem import Gemm
-from support.trial import BARRIER, H200, TARGET, Case, Trial, without
+from support.strided import BARRIER, H200, TARGET, without
+from support.trial import Case, Trial
 
 RUNGS = {rung.label: rung for rung in INNER}
 GENERAL = [label for label in RUNGS if label != "gram"]

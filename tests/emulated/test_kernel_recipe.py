@@ -14,7 +14,8 @@ from matmill.choose import choose
 from matmill.dtypes import F32
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
-from support.trial import H200, Case, Trial
+from support.strided import H200
+from support.trial import Case, Trial
 
 FILES = {
     "kernel.cuh": """// One thread for each output of packed matrices.

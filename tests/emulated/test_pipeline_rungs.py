@@ -13,7 +13,8 @@ from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.gemm.tiles import TILES, with_vector_widths
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
-from support.trial import BARRIER, TARGET, in_place, without
+from support.strided import BARRIER, TARGET, without
+from support.trial import in_place
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 SHAPES = {"vectorized": (128, 256, 24), "async-copy": (128, 256, 24), "warp-tiles": (128, 512, 24)}

@@ -16,7 +16,8 @@ from matmill.kernel import GemmOperands, Kernel
 from matmill.ladders.memory.rungs import FILL, PRODUCT, Fill, filled
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
-from support.trial import BARRIER, TARGET, in_place, without
+from support.strided import BARRIER, TARGET, without
+from support.trial import in_place
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 

@@ -9,9 +9,11 @@ import pytest
 from matmill.arch import get
 from matmill.choose import choose
 from matmill.config import Config
-from matmill.dtypes import ALL
+from matmill.dtypes import ALL, F32
+from matmill.jit.source import generate
 from matmill.kernels.short_k import SHORT_K, space
-from support.strided_product import ROW, Layout, StridedProduct
+from support.strided import ROW, Layout, without
+from support.strided_product import StridedProduct
 
 H200 = get("h200")
 
@@ -30,8 +32,6 @@ def configs(product: StridedProduct, count: int) -> list[Config]:
 
     Those of batches are what a longer batch is given: work tiles of several products.
     """
-    if product.a.start == product.b.start == product.d.start == 0:
-        product.problem = replace(product.problem, base_align=16)
     asked = product.problem if product.batch == 1 else replace(product.problem, batch=1000 * product.batch)
     every = [config for config in space(asked, H200) if _legal(product, config)]
     assert every
@@ -61,7 +61,6 @@ def test_no_races(dtype: str, made: StridedProduct) -> None:
 )
 def test_runs_of_memory_start_anywhere(shape: tuple[int, int, int], dtype: str) -> None:
     product = StridedProduct(shape, dtype=ALL[dtype], batch=13)
-    product.problem = replace(product.problem, base_align=16)
     every = [config for config in space(product.problem, H200) if _legal(product, config)]
     shifted = [one for one in every if one["A_SHIFTED"] and one["B_SHIFTED"]]
     chosen = [*shifted[:1], *[one for one in shifted if one["D_SHIFTED"]][:1]]
@@ -86,8 +85,11 @@ def test_a_missing_barrier_is_found() -> None:
     product = StridedProduct((261, 4, 40), dtype=ALL["float32"])
     config = next(config for config in configs(product, 9) if config["STAGES"] == 2 and not config["D_STAGED"])
     barrier = "    matmill::ptx::cp_async_wait<0>();\n    __syncthreads();\n"
-    planted = [("kernels/short_k/kernel.cuh", barrier, barrier.replace("__syncthreads();", "__syncwarp();"))]
-    (report,) = product.emulated(SHORT_K.with_config(config.launched(BLOCKS=1)), changes=planted)
+    kernel = SHORT_K.with_config(config.launched(BLOCKS=1))
+    planted = without(
+        generate(kernel, F32), "short_k/kernel.cuh", barrier, instead=barrier.replace("__syncthreads", "__syncwarp")
+    )
+    (report,) = product.emulated(kernel, source=planted)
     assert any("race" in hazard.kind for hazard in report.hazards)
 
 
@@ -95,7 +97,6 @@ def test_a_missing_barrier_is_found() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_packed_batches_move_whole_sectors(dtype: str, shape: tuple[int, int, int]) -> None:
     product = StridedProduct(shape, dtype=ALL[dtype], batch=64)
-    product.problem = replace(product.problem, base_align=16)
     kernel = choose(replace(product.problem, batch=20000), H200).kernel
     assert kernel.entry == "short_k"
     (report,) = product.emulated(kernel, races=False)

@@ -15,7 +15,7 @@ from matmill.launch import Launch
 from matmill.streaming import inner_steps, stream_inner
 from support.lazy_device import LazyDevice
 from support.streaming_trial import exact, numbers, plan_for, stored
-from support.trial import H200
+from support.strided import H200
 
 Array = NDArray[Any]
 

@@ -14,25 +14,25 @@ from matmill.kernel import ceil_div
 from matmill.kernels.transpose.add import TRANSPOSE_ADD
 from matmill.kernels.transpose.tiles import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
 from support.examples import examples
-from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
-from support.trial import H200, without
+from support.strided import COLUMN, H200, ROW, Layout, without
+from support.strided_sum import StridedSum, check
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (64, 128), (37, 201), (130, 65)])
 def test_a_transpose_and_a_sum(m: int, n: int, name: str) -> None:
-    check(TransposeTrial((1, m, n), ELEMENTWISE[name], (ACROSS, ROWS, ROWS)))
+    check(StridedSum((1, m, n), ELEMENTWISE[name], (COLUMN, ROW, ROW)))
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_transpose_moves_bits(name: str) -> None:
-    trial = TransposeTrial((1, 50, 70), ELEMENTWISE[name], (ACROSS, None, ROWS))
+    trial = StridedSum((1, 50, 70), ELEMENTWISE[name], (COLUMN, None, ROW))
     assert trial.problem.plain
     check(trial)
 
 
 def test_a_signalling_nan_stays_what_it_is() -> None:
-    trial = TransposeTrial((1, 33, 20), ELEMENTWISE["float32"], (ACROSS, None, ROWS))
+    trial = StridedSum((1, 33, 20), ELEMENTWISE["float32"], (COLUMN, None, ROW))
     bits = trial.x.view(np.uint32)
     bits[0, 5, 7] = 0x7F800001
     trial.run()
@@ -40,11 +40,11 @@ def test_a_signalling_nan_stays_what_it_is() -> None:
 
 
 PLACES = st.builds(
-    Placed,
-    crossed=st.booleans(),
+    Layout,
+    transposed=st.booleans(),
     pad=st.sampled_from([0, 1, 2, 8]),
-    before=st.sampled_from([0, 0, 1, 3, 4]),
-    apart=st.sampled_from([1, 1, 1, 1, 2]),
+    start=st.sampled_from([0, 0, 1, 3, 4]),
+    step=st.sampled_from([1, 1, 1, 1, 2]),
 )
 
 
@@ -54,10 +54,10 @@ def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     draw = data.draw
     shape = (draw(st.integers(1, 3)), draw(st.integers(1, 150)), draw(st.integers(1, 150)))
     dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
-    d = replace(draw(PLACES), crossed=False)
+    d = replace(draw(PLACES), transposed=False)
     y = draw(st.one_of(st.none(), PLACES))
     scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
-    trial = TransposeTrial(shape, dtype, (draw(PLACES), y, d), scalars)
+    trial = StridedSum(shape, dtype, (draw(PLACES), y, d), scalars)
     config = draw(st.sampled_from(space(trial.problem, H200)))
     trial.kernel = TRANSPOSE_ADD.with_config(config.replace(FAR=draw(st.sampled_from([0, 0, 1]))))
     check(trial)
@@ -65,17 +65,16 @@ def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64"])  # one of each size
 def test_every_tile_without_shifts(name: str) -> None:
-    trial = TransposeTrial((1, 35, 261), ELEMENTWISE[name], (ACROSS, ROWS, ROWS))
+    trial = StridedSum((1, 35, 261), ELEMENTWISE[name], (COLUMN, ROW, ROW))
     narrow = tiles(trial.problem, H200, layout(trial.problem, shifted=False))
     assert {config["V"] for config in narrow} == {1}
     for config in narrow:
         trial.kernel = TRANSPOSE_ADD.with_config(config)
-        trial.d[...] = 7
         check(trial)
 
 
 def test_strides_that_take_64_bits_are_told_apart() -> None:
-    problem = TransposeTrial((1, 50, 70), ELEMENTWISE["float32"], (ACROSS, ROWS, ROWS)).problem
+    problem = StridedSum((1, 50, 70), ELEMENTWISE["float32"], (COLUMN, ROW, ROW)).problem
     for stride, far in ((2**29 - 1, 0), (2**29, 1)):
         asked = replace(problem, x=replace(problem.x, strides=(1, stride)))
         assert {config["FAR"] for config in space(asked, H200)} == {far}
@@ -87,24 +86,23 @@ def test_strides_that_take_64_bits_are_told_apart() -> None:
 @pytest.mark.parametrize(("pad", "before"), [(0, 1), (3, 0), (5, 7)])
 def test_rows_of_y_that_start_elsewhere_are_loaded_in_whole_vectors(name: str, pad: int, before: int) -> None:
     dtype = ELEMENTWISE[name]
-    trial = TransposeTrial((2, 65, 200), dtype, (ACROSS, Placed(pad=pad, before=before), ROWS), (1.0, -2.0))
+    trial = StridedSum((2, 65, 200), dtype, (COLUMN, Layout(pad=pad, start=before), ROW), (1.0, -2.0))
     (mode,) = {config["Y_MODE"] for config in space(trial.problem, H200) if config["V"] * dtype.itemsize == 16}
     assert mode == ROW_UNALIGNED
     for config in space(trial.problem, H200)[::7]:
         trial.kernel = TRANSPOSE_ADD.with_config(config)
-        trial.d[...] = 7
         check(trial)
 
 
 def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
-    trial = TransposeTrial((1, 64, 2047), ELEMENTWISE["bfloat16"], (ACROSS, Placed(pad=3), ROWS))
+    trial = StridedSum((1, 64, 2047), ELEMENTWISE["bfloat16"], (COLUMN, Layout(pad=3), ROW))
     assert trial.kernel.config["Y_MODE"] == ROW_UNALIGNED
     counters = check(trial).counters
     # A vector of eight for each of X and of Y, one more a line, and more at the ends of rows; single ones would be 8.
     assert (counters.global_load_requests + counters.cp_async_requests) * 32 < 5 * 64 * 2047 / 8
 
 
-def copying(trial: TransposeTrial, **constants: int) -> TransposeTrial:
+def copying(trial: StridedSum, **constants: int) -> StridedSum:
     """Return a configuration with a tile whose columns of X start anywhere, of these constants."""
     found = (c for c in space(trial.problem, H200) if c["X_MODE"] == COL_UNALIGNED)
     trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in found if all(c[k] == v for k, v in constants.items())))
@@ -116,7 +114,7 @@ def test_columns_that_start_anywhere_are_copied_as_they_lie_in_whole_vectors(nam
     dtype = ELEMENTWISE[name]
     m, n = 512 // dtype.itemsize, 130
     trial = copying(
-        TransposeTrial((1, m, n), dtype, (Placed(crossed=True, pad=1), None, Placed(pad=-n % 16)), (2.0, 0.0))
+        StridedSum((1, m, n), dtype, (Layout(transposed=True, pad=1), None, Layout(pad=-n % 16)), (2.0, 0.0))
     )
     counters = check(trial).counters
     config, v = trial.kernel.config, 16 // dtype.itemsize
@@ -132,28 +130,27 @@ def test_columns_that_start_anywhere_are_copied_as_they_lie_in_whole_vectors(nam
 @pytest.mark.parametrize(("pad", "before"), [(1, 0), (3, 5), (7, 1), (2, 3)])
 def test_columns_of_any_pitch_and_start(name: str, pad: int, before: int) -> None:
     dtype = ELEMENTWISE[name]
-    x = Placed(crossed=True, pad=pad, before=before)
-    trial = TransposeTrial((2, 100, 137), dtype, (x, Placed(before=1), Placed(pad=1)))
+    x = Layout(transposed=True, pad=pad, start=before)
+    trial = StridedSum((2, 100, 137), dtype, (x, Layout(start=1), Layout(pad=1)))
     moved = [config for config in space(trial.problem, H200) if config["X_MODE"] == COL_UNALIGNED]
     assert bool(moved) == (pad * dtype.itemsize % 16 != 0 or before * dtype.itemsize % 16 != 0)
     for config in moved[:: max(1, len(moved) // 3)]:
         trial.kernel = TRANSPOSE_ADD.with_config(config)
-        trial.d[...] = 7
         check(trial)
 
 
 def test_columns_that_start_anywhere_and_run_backwards() -> None:
-    trial = TransposeTrial((1, 70, 90), ELEMENTWISE["bfloat16"], (Placed(crossed=True, pad=1), ROWS, Placed(pad=1)))
+    trial = StridedSum((1, 70, 90), ELEMENTWISE["bfloat16"], (Layout(transposed=True, pad=1), ROW, Layout(pad=1)))
     row, column = trial.problem.x.strides
     trial.problem = replace(trial.problem, x=replace(trial.problem.x, strides=(row, -column)))
-    trial.x = trial.x[:, :, ::-1]
+    trial.arrays["X"] = trial.x[:, :, ::-1]
     check(copying(trial))
 
 
 @pytest.mark.parametrize("name", ["float64", "bfloat16", "int8"])
 def test_edges_of_a_batch_are_copied_in_whole_vectors_but_for_its_two_ends(name: str) -> None:
     dtype = ELEMENTWISE[name]
-    trial = copying(TransposeTrial((3, 151, 203), dtype, (ACROSS, None, ROWS), (2.0, 0.0)))
+    trial = copying(StridedSum((3, 151, 203), dtype, (COLUMN, None, ROW), (2.0, 0.0)))
     counters = check(trial).counters
     assert 0 < counters.global_load_bytes < 2 * 16
     assert counters.cp_async_bytes > 3 * 151 * 203 * dtype.itemsize
@@ -166,7 +163,7 @@ def test_vectors_of_y_that_stick_out_of_rows_are_loaded_whole_unless_others_writ
 ) -> None:
     dtype = ELEMENTWISE[name]
     rows, columns = 151, 203
-    trial = copying(TransposeTrial((1, rows, columns), dtype, (ACROSS, ROWS, ROWS), in_place=in_place))
+    trial = copying(StridedSum((1, rows, columns), dtype, (COLUMN, ROW, ROW), in_place=in_place))
     counters = check(trial).counters
     # Each row has two vectors, at the most, that hold other rows' elements as well.
     most = rows * (columns * dtype.itemsize + 2 * 16)
@@ -178,14 +175,14 @@ def test_vectors_of_y_that_stick_out_of_rows_are_loaded_whole_unless_others_writ
 
 
 def test_what_is_copied_has_to_arrive() -> None:
-    places = (Placed(crossed=True, pad=1), None, ROWS)
-    trial = copying(TransposeTrial((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))
+    places = (Layout(transposed=True, pad=1), None, ROW)
+    trial = copying(StridedSum((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))
     source = without(trial.source(), "tile.cuh", "if constexpr (COPIES) ptx::cp_async_wait<0>();")
     assert trial.run(source).hazards
 
 
 def test_blocks_that_copy_leave_room_for_a_cache() -> None:
-    trial = TransposeTrial((1, 5000, 5001), ELEMENTWISE["int8"], (Placed(crossed=True, pad=3), Placed(pad=7), ROWS))
+    trial = StridedSum((1, 5000, 5001), ELEMENTWISE["int8"], (Layout(transposed=True, pad=3), Layout(pad=7), ROW))
     configs = space(trial.problem, H200)
     assert any(config["Y_MODE"] == ROW_UNALIGNED for config in configs)
     for config in configs:
@@ -195,13 +192,13 @@ def test_blocks_that_copy_leave_room_for_a_cache() -> None:
 
 @pytest.mark.parametrize("name", ["float16", "int8"])
 def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
-    trial = TransposeTrial((1, 40, 150), ELEMENTWISE[name], (ACROSS, Placed(pad=1), ROWS))
+    trial = StridedSum((1, 40, 150), ELEMENTWISE[name], (COLUMN, Layout(pad=1), ROW))
     assert trial.y is not None
     assert trial.problem.y is not None
     backwards = trial.y[:, ::-1]
     row, column = trial.problem.y.strides
     trial.problem = replace(trial.problem, y=replace(trial.problem.y, strides=(-row, column)))
-    trial.y = backwards
+    trial.arrays["Y"] = backwards
     wide = [config for config in space(trial.problem, H200) if config["Y_MODE"] == ROW_UNALIGNED]
     trial.kernel = TRANSPOSE_ADD.with_config(wide[len(wide) // 2])
     check(trial)
@@ -209,26 +206,25 @@ def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_few_long_rows_are_made_down_their_columns(name: str) -> None:
-    trial = TransposeTrial((1, 70, 1500), ELEMENTWISE[name], (ACROSS, ROWS, ROWS))
+    trial = StridedSum((1, 70, 1500), ELEMENTWISE[name], (COLUMN, ROW, ROW))
     found = sorted(space(trial.problem, H200), key=lambda config: config["BR"])
     assert found[0]["BR"] < 70
     for config in (found[0], found[1], found[-1]):
         trial.kernel = TRANSPOSE_ADD.with_config(config)
-        trial.d[...] = 7
         check(trial)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("pad", [0, 1])
 def test_y_and_d_may_be_the_same_memory(name: str, pad: int) -> None:
-    check(TransposeTrial((2, 70, 90), ELEMENTWISE[name], (ACROSS, ROWS, Placed(pad=pad)), (2.0, -1.0), in_place=True))
+    check(StridedSum((2, 70, 90), ELEMENTWISE[name], (COLUMN, ROW, Layout(pad=pad)), (2.0, -1.0), in_place=True))
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_an_aligned_transpose_reads_each_sector_once_and_meets_in_no_bank(name: str) -> None:
     dtype = ELEMENTWISE[name]
     side = 256 // dtype.itemsize
-    trial = TransposeTrial((1, side, side), dtype, (ACROSS, ROWS, ROWS))
+    trial = StridedSum((1, side, side), dtype, (COLUMN, ROW, ROW))
     lines = 128 // dtype.itemsize  # of a tile whose lines are 128 bytes both ways
     trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in space(trial.problem, H200) if c["BR"] == c["BC"] == lines))
     counters = check(trial).counters
@@ -239,7 +235,7 @@ def test_an_aligned_transpose_reads_each_sector_once_and_meets_in_no_bank(name: 
 
 
 def test_rows_of_any_pitch_are_stored_in_whole_vectors() -> None:
-    trial = TransposeTrial((1, 64, 1023), ELEMENTWISE["float32"], (ACROSS, ROWS, ROWS))
+    trial = StridedSum((1, 64, 1023), ELEMENTWISE["float32"], (COLUMN, ROW, ROW))
     trial.kernel = TRANSPOSE_ADD.with_config(next(one for one in space(trial.problem, H200) if one["SHIFTED"]))
     counters = check(trial).counters
     assert counters.global_store_bytes == 64 * 1023 * 4
@@ -248,6 +244,6 @@ def test_rows_of_any_pitch_are_stored_in_whole_vectors() -> None:
 
 
 def test_a_missing_barrier_is_found() -> None:
-    trial = TransposeTrial((1, 64, 64), ELEMENTWISE["float32"], (ACROSS, ROWS, ROWS))
+    trial = StridedSum((1, 64, 64), ELEMENTWISE["float32"], (COLUMN, ROW, ROW))
     report = trial.run(without(trial.source(), "tile.cuh", "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();"))
     assert report.hazards

@@ -19,8 +19,8 @@ from matmill.kernels.transpose.slim import TRANSPOSE_SLIM, held, space
 from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.problem import Geam, View
 from support.examples import examples
-from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
-from support.trial import H200, without
+from support.strided import COLUMN, H200, ROW, Layout, without
+from support.strided_sum import StridedSum, check
 
 SIDES = (2, 5, 8, 17, 32)
 #: A type of each size. The others of their sizes are moved alike.
@@ -38,7 +38,7 @@ SLOW = (
 )
 
 
-def slim(trial: TransposeTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> TransposeTrial:
+def slim(trial: StridedSum, number: int = 0, blocks: int | None = None, ahead: int = 1) -> StridedSum:
     """Return the trial with this kernel, whatever the model would choose.
 
     With few blocks each processes many chunks, of which so many are ahead.
@@ -59,7 +59,7 @@ def shape_of(short: int, long: int, *, wide: bool) -> tuple[int, int, int]:
     return (1, short, long) if wide else (1, long, short)
 
 
-def made(trial: TransposeTrial) -> int:
+def made(trial: StridedSum) -> int:
     """Count the vectors of D in a chunk."""
     config = trial.kernel.config
     return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
@@ -70,8 +70,8 @@ def made(trial: TransposeTrial) -> int:
 )
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
-    for long, x, y, blocks in ((1024, ACROSS, ROWS, None), (1027, ACROSS, None, 2), (1027, ROWS, ACROSS, 2)):
-        check(slim(TransposeTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=blocks))
+    for long, x, y, blocks in ((1024, COLUMN, ROW, None), (1027, COLUMN, None, 2), (1027, ROW, COLUMN, 2)):
+        check(slim(StridedSum(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROW)), blocks=blocks))
 
 
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
@@ -85,14 +85,14 @@ def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     long = draw(st.integers(16 * short, 3000))
     dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
     pads = st.sampled_from([0, 0, 1, 2, 7, 16])
-    x = Placed(crossed=True, before=draw(STARTS), pad=0 if wide else draw(pads))
-    d, y = (Placed(before=draw(STARTS), pad=draw(pads) if wide else 0) for _ in range(2))
+    x = Layout(transposed=True, start=draw(STARTS), pad=0 if wide else draw(pads))
+    d, y = (Layout(start=draw(STARTS), pad=draw(pads) if wide else 0) for _ in range(2))
     scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
-    places = (x, draw(st.sampled_from([None, y, replace(d, before=d.before + 16)])), d)
+    places = (x, draw(st.sampled_from([None, y, replace(d, start=d.start + 16)])), d)
     in_place = places[1] is not None and draw(st.booleans())
     if places[1] is not None and not in_place and draw(st.booleans()):
         places = (places[1], x, d)
-    trial = TransposeTrial(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
+    trial = StridedSum(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
     check(slim(trial, draw(st.integers(0, 3)), draw(st.sampled_from([None, 1, 2]))))
 
 
@@ -100,8 +100,8 @@ def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 @pytest.mark.parametrize(("x", "y", "d"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (8, 8, 1), (0, 1, 1)])
 def test_each_operand_starts_where_it_likes(name: str, x: int, y: int, d: int, *, wide: bool) -> None:
-    places = Placed(crossed=True, before=x), Placed(before=y), Placed(before=d)
-    trial = slim(TransposeTrial(shape_of(5, 1024, wide=wide), ELEMENTWISE[name], places, (2.0, -1.0)))
+    places = Layout(transposed=True, start=x), Layout(start=y), Layout(start=d)
+    trial = slim(StridedSum(shape_of(5, 1024, wide=wide), ELEMENTWISE[name], places, (2.0, -1.0)))
     vectors = 16 // ELEMENTWISE[name].itemsize
     assert trial.kernel.config["Y_WIDTH"] == (gcd(y - d, vectors) if y != d else vectors)
     check(trial)
@@ -109,7 +109,7 @@ def test_each_operand_starts_where_it_likes(name: str, x: int, y: int, d: int, *
 
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 def test_a_signalling_nan_stays_what_it_is(*, wide: bool) -> None:
-    trial = slim(TransposeTrial(shape_of(5, 333, wide=wide), F32, (ACROSS, None, ROWS)))
+    trial = slim(StridedSum(shape_of(5, 333, wide=wide), F32, (COLUMN, None, ROW)))
     place = (0, 4, 7) if wide else (0, 7, 4)
     trial.x.view(np.uint32)[place] = 0x7F800001
     trial.run()
@@ -167,7 +167,7 @@ def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: s
 @pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2), (17, 0)])
 def test_aligned_rows_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
-    trial = TransposeTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS))
+    trial = StridedSum(shape_of(short, 4096, wide=wide), dtype, (COLUMN, ROW, ROW))
     slim(trial, blocks=3 if ahead else None, ahead=ahead)
     assert trial.kernel.config["AHEAD"] == ahead
     copied = 2 if ahead > 1 else 1
@@ -186,7 +186,7 @@ def test_aligned_rows_move_in_whole_vectors_each_sector_once(short: int, ahead: 
 def test_rows_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
     short, long = 17, 16383
-    trial = slim(TransposeTrial(shape_of(short, long, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    trial = slim(StridedSum(shape_of(short, long, wide=wide), dtype, (COLUMN, ROW, ROW)))
     assert trial.kernel.config["APART"] == 1
     counters = check(trial).counters
     nbytes = short * long * dtype.itemsize
@@ -201,7 +201,7 @@ def test_rows_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, 
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
 def test_bank_padding_leaves_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
     wide, short, size = n < m, min(m, n), dtype.itemsize
-    trial = slim(TransposeTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 2)
+    trial = slim(StridedSum(shape_of(short, 8192, wide=wide), dtype, (COLUMN, ROW, ROW)), 2)
     config = trial.kernel.config
     counters = check(trial).counters
     each, plain = (
@@ -235,21 +235,21 @@ def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_no
     assert reason == "AHEAD = 2 chunks, and Y is loaded 4 elements at a time"
 
 
-@pytest.mark.parametrize("y", [None, ROWS])
+@pytest.mark.parametrize("y", [None, ROW])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("long", [1, 100, 1000])
-def test_several_chunks_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
-    check(slim(TransposeTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS)), blocks=blocks, ahead=2))
+def test_several_chunks_ahead_of_few(long: int, blocks: int, y: Layout | None) -> None:
+    check(slim(StridedSum((1, 17 * 16 + long, 17), F32, (COLUMN, y, ROW)), blocks=blocks, ahead=2))
 
 
 @pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
 def test_a_missing_barrier_or_wait_is_found_where_several_chunks_are_ahead(missing: str, index: int) -> None:
-    trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
+    trial = slim(StridedSum((1, 4096, 17), F32, (COLUMN, ROW, ROW)), blocks=1, ahead=2)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_chunks_alternate_between_the_parts_of_shared_memory() -> None:
-    trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
+    trial = slim(StridedSum((1, 4096, 17), F32, (COLUMN, ROW, ROW)), blocks=1, ahead=2)
     trial.run(without(trial.source(), "chunk.cuh", "buffer = next_buffer(buffer);"))
     assert trial.d.tobytes() != trial.expected().tobytes()
 
@@ -257,17 +257,17 @@ def test_chunks_alternate_between_the_parts_of_shared_memory() -> None:
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
-    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    trial = slim(StridedSum((1, 4096, 8), F32, (COLUMN, ROW, ROW)), blocks=blocks)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
-    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)))
+    trial = slim(StridedSum((1, 4096, 8), F32, (COLUMN, ROW, ROW)))
     report = trial.run(without(trial.source(), "chunk.cuh", "ptx::wait_then_trigger();"))
     assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}
 
 
 def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
-    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    trial = slim(StridedSum((1, 4096, 8), F32, (COLUMN, ROW, ROW)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

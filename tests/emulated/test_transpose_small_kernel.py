@@ -17,11 +17,11 @@ from matmill.kernels.transpose.chunks import elements, shared_bytes
 from matmill.kernels.transpose.small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
 from support.examples import examples
-from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
-from support.trial import H200, without
+from support.strided import COLUMN, H200, ROW, Layout, without
+from support.strided_sum import StridedSum, check
 
 
-def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> TransposeTrial:
+def small(trial: StridedSum, number: int = 0, blocks: int | None = None) -> StridedSum:
     """Return the trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
@@ -41,15 +41,15 @@ def test_any_size_and_type(data: st.DataObject) -> None:
     dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
     start = draw(st.sampled_from([0, 0, 1]))
     places = (
-        replace(ACROSS, before=start),
-        draw(st.sampled_from([None, replace(ROWS, before=start)])),
-        Placed(before=start),
+        replace(COLUMN, start=start),
+        draw(st.sampled_from([None, replace(ROW, start=start)])),
+        Layout(start=start),
     )
     scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
     in_place = places[1] is not None and draw(st.booleans())
     if places[1] is not None and not in_place and draw(st.booleans()):
         places = (places[1], places[0], places[2])
-    trial = TransposeTrial(shape, dtype, places, scalars, in_place=in_place)
+    trial = StridedSum(shape, dtype, places, scalars, in_place=in_place)
     check(small(trial, draw(st.integers(0, 1)), draw(st.sampled_from([None, 1, 3]))))
 
 
@@ -82,7 +82,7 @@ def test_what_it_does_not_take(change: dict[str, object], reason: str) -> None:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(name: str) -> None:
     dtype = ELEMENTWISE[name]
-    counters = check(small(TransposeTrial((256, 8, 8), dtype, (ACROSS, ROWS, ROWS)))).counters
+    counters = check(small(StridedSum((256, 8, 8), dtype, (COLUMN, ROW, ROW)))).counters
     nbytes = 256 * 64 * dtype.itemsize
     # X is copied without registers, Y loaded.
     assert counters.cp_async_sectors * 32 == counters.cp_async_bytes == nbytes
@@ -95,7 +95,7 @@ def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(nam
 def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int) -> None:
     for dtype in (I8, BF16):
         size = dtype.itemsize
-        trial = small(TransposeTrial((64, m, n), dtype, (ACROSS, None, ROWS), (1.0, 0.0)), 1)
+        trial = small(StridedSum((64, m, n), dtype, (COLUMN, None, ROW), (1.0, 0.0)), 1)
         config = trial.kernel.config
         found = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
         vectors = config["G"] * m * n * size // bank_padding.VECTOR_BYTES
@@ -121,7 +121,7 @@ def test_steady_vectors_are_at_the_same_distances_and_cross_no_matrix(m: int, n:
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
-    trial = small(TransposeTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    trial = small(StridedSum((256, 8, 8), F32, (COLUMN, ROW, ROW)), blocks=blocks)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
@@ -133,6 +133,6 @@ def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_no
 
 
 def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
-    trial = small(TransposeTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    trial = small(StridedSum((256, 8, 8), F32, (COLUMN, ROW, ROW)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from matmill.emulator import Hazard, KernelFault
+from matmill.jit.source import generate
 from matmill.kernels.wgmma.tiles import Shape
-from support.strided_product import COLUMN, Change
+from support.strided import COLUMN, without
 from support.wgmma_cases import Case
 
 #: Two tiles for one block, each staged in two parts, and k-steps that go round two stages more than once.
@@ -32,7 +33,7 @@ class Mistake:
     """A change of the kernel, and the kinds of hazards of which the emulator has to report one."""
 
     name: str
-    change: Change
+    change: tuple[str, str, str]
     kinds: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -53,13 +54,16 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def _found(change: Change) -> list[Hazard]:
-    """Return what the emulator reports, whether copies land early or late."""
+def _found(change: tuple[str, str, str]) -> list[Hazard]:
+    """Return what the emulator reports of a file with a text replaced, whether copies land early or late."""
+    file, text, instead = change
     hazards: list[Hazard] = []
     for late in (False, True):
         trial = _CASE.made()
         try:
-            reports = trial.emulated(_CASE.kernel(trial.problem), late_copies=late, changes=[change])
+            kernel = _CASE.kernel(trial.problem)
+            planted = without(generate(kernel, trial.dtype), file, text, instead=instead)
+            reports = trial.emulated(kernel, late_copies=late, source=planted)
             hazards += [one for report in reports for one in report.hazards]
         except KernelFault as fault:
             hazards += [fault.hazard, *fault.earlier]

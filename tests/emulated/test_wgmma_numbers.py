@@ -11,7 +11,7 @@ import pytest
 from matmill.dtypes import ALL, F32
 from matmill.emulator.arith.tensor_core import rule_of
 from matmill.kernels.wgmma.tiles import Shape
-from support.strided_product import COLUMN, ROW, Layout
+from support.strided import COLUMN, ROW, Layout
 from support.tensor_core_rule import sum_of_products
 from support.wgmma_cases import Case
 

@@ -11,7 +11,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.wgmma.tiles import SPAN, Shape
 from matmill.problem import ACTIVATIONS
 from support.examples import examples
-from support.strided_product import H200, Layout
+from support.strided import H200, Layout
 from support.wgmma_cases import Case
 
 #: In CI, and with ``--exhaustive``.

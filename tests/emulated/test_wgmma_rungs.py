@@ -12,7 +12,8 @@ from matmill.kernel import Kernel
 from matmill.ladders.hgemm.rungs import ON_WGMMA
 from matmill.problem import Gemm
 from support.examples import examples
-from support.trial import H200, Case, Trial, problem_of, without
+from support.strided import H200, without
+from support.trial import Case, Trial, problem_of
 
 RUNGS = {rung.name: rung for rung in ON_WGMMA}
 #: So many blocks walk over the tiles, several of them each.

@@ -12,7 +12,8 @@ from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.tiles import Shape, configured
 from matmill.launch import HOPPER
 from matmill.runtime.gpu import GPU
-from support.strided_product import COLUMN, H200, Layout, StridedProduct
+from support.strided import COLUMN, H200, Layout, buffer_of
+from support.strided_product import StridedProduct
 
 
 @pytest.fixture(name="hopper")
@@ -28,7 +29,7 @@ def test_a_store_of_boxes_writes_whole_16_bytes_as_in_the_emulator(hopper: GPU) 
     config = configured(Shape(64, 64, 1), trial.problem, H200).replace(D_TMA=1)
     kernel = replace(WGMMA.with_config(config), why_not_config=always)
     trial.emulated(kernel, races=False)
-    emulated = trial.base("D").tobytes()
+    emulated = buffer_of(trial.arrays["D"]).tobytes()
     trial.on_gpu(kernel, hopper)
-    assert trial.base("D").tobytes() == emulated
-    assert (trial.base("D")[:5600].reshape(70, 80)[:, 73:].view(np.int16) != -1).any()
+    assert buffer_of(trial.arrays["D"]).tobytes() == emulated
+    assert (buffer_of(trial.arrays["D"])[:5600].reshape(70, 80)[:, 73:].view(np.int16) != -1).any()

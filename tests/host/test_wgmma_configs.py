@@ -18,7 +18,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.wgmma.tiles import SHAPES, threads
 from matmill.problem import Gemm
 from support.compiled import resources
-from support.strided_product import H200
+from support.strided import H200
 from support.wgmma_variants import EPILOGUES, LAYOUTS, WAYS, Variant, everything
 
 #: Registers of an SM, and what a thread can have at most.

@@ -13,7 +13,8 @@ from matmill.cli import main
 from matmill.ladders.registry import LADDERS
 from matmill.reference import check
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
-from support.trial import H200, Case, Trial, problem_of
+from support.strided import H200
+from support.trial import Case, Trial, problem_of
 
 BY_ENTRY: dict[str, Any] = {production.kernel.entry: production for production in PRODUCTION}
 #: Products that each kernel takes, one of them of odd sizes.

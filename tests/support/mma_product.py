@@ -15,7 +15,8 @@ from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm.tiles import space, tile, with_vector_widths
 from matmill.problem import Gemm
-from support.strided_product import COLUMN, ROW, Layout, StridedProduct
+from support.strided import COLUMN, ROW, Layout
+from support.strided_product import StridedProduct
 
 SMALL = tile(64, 64, 64, 2, 2, stages=2)
 ODD = Layout(start=1)

@@ -12,7 +12,8 @@ from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.tiles import SHAPES, SPAN, Shape, configured, unaligned
 from matmill.problem import ACTIVATIONS, Gemm
-from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
+from support.strided import COLUMN, H200, ROW, Layout
+from support.strided_product import StridedProduct
 
 BF16, F16 = ALL["bfloat16"], ALL["float16"]
 PAD7, PAD11 = (Layout(transposed=True, pad=pad) for pad in (7, 11))

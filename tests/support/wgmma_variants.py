@@ -12,7 +12,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured
 from matmill.problem import Epilogue, Gemm
-from support.strided_product import H200
+from support.strided import H200
 
 #: Rows, columns and k: all tiles suit them.
 _EXTENT = 8192

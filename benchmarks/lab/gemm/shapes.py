@@ -49,6 +49,12 @@ def floor_of(record: Mapping[str, Any]) -> float:
     return float(max(record["seconds"][FLOOR], flops / PEAKS[record["dtype"]]))
 
 
+def ratio_of(record: Mapping[str, Any]) -> float:
+    """Return the time of torch.matmul over that of the chosen configuration."""
+    seconds = record["seconds"]
+    return float(seconds[LIBRARY] / seconds[record["chosen"]])
+
+
 def in_words(name: str, dtype: str) -> str:
     """Return the kernel and the tile of a configuration that a record names, for elements of a type.
 

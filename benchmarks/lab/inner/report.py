@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -16,7 +16,7 @@ from lab.page_parts import UNMEASURED, environment_of
 from lab.records import MEDIAN, Comparable, Format
 from matmill.bench import units
 from matmill.dtypes import ALL
-from matmill.ladders.inner.subject import GRAM, LAYOUTS, layout_of, restored
+from matmill.ladders.inner.subject import GRAM, restored
 from matmill.problem import Gemm
 
 OURS, LIBRARY = "matmill.inner", "torch.mm"
@@ -36,7 +36,7 @@ move, over the time, over the bandwidth of a kernel that only reads 4 GiB, inter
 products cannot reach that: launch and end take 3 us besides. So each summary has the time of reading as many bytes as
 well, over ours, in the median. Percentages of arithmetic are the FMAs needed over the data sheet's peak.
 Errors are compared by the Frobenius norm of the difference from the product in float64. That is torch.mm's own for
-float64: its error is 0, and ours over it infinite.
+float64: its error is 0, and ours over it infinite. Each product's times are in the records `inner_h200_*.json`.
 """
 
 
@@ -208,9 +208,9 @@ def said(entry: Entry) -> str:
     return f"{p['m']}x{p['n']}x{p['k']} {p['dtype']}, {how}"
 
 
-def page(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return ``docs/inner-results.md``."""
-    parts = [_HEAD, *([] if records else [UNMEASURED])]
+def page(records: Mapping[str, Mapping[str, Any]], pictures: Iterable[str] = ()) -> str:
+    """Return ``docs/inner-results.md``; ``pictures`` are Markdown that precedes the groups."""
+    parts = [_HEAD, *(pictures if records else [UNMEASURED])]
     for name, record in records.items():
         group = GROUPS[name]
         earlier = (
@@ -221,48 +221,14 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _section(group: Group, found: Sequence[Entry]) -> Iterable[str]:
+def _section(group: Group, found: Sequence[Entry]) -> Iterator[str]:
     rows = rows_of(group, found)
     yield markdown(HEADINGS, (cells(row) for row in rows))
     yield from (f"{sentence}\n" for sentence in slower(rows))
     if group.name == "cases":
         yield _cases(found)
-        return
     if group.name == "fma":
         yield _crossing(found)
-    plain = [entry for entry in found if entry.record["problem"]["layout"] != GRAM]
-    yield ("Each cell: " + ("times by graph replay and by plain calls, " if group.small else "the percentage, ")) + (
-        "and torch.mm's time over ours.\n"
-    )
-    yield _matrix(group, plain)
-    grams = [entry for entry in found if entry.record["problem"]["layout"] == GRAM]
-    if grams:
-        yield "Gram products (F is E's transpose):\n"
-        yield _matrix(group, grams)
-
-
-def _matrix(group: Group, found: Sequence[Entry]) -> str:
-    """Return a row per size, a column per element type and layout."""
-    columns = [(d, w) for d in ALL for w in (*LAYOUTS, GRAM)]
-    by_size: dict[tuple[int, int, int], dict[tuple[str, str], Entry]] = {}
-    for entry in found:
-        p = entry.problem
-        by_size.setdefault((p.m, p.n, p.k), {})[p.dtype.name, layout_of(p)] = entry
-    present = [column for column in columns if any(column in row for row in by_size.values())]
-    rows = []
-    for (m, n, k), row in by_size.items():
-        made = [_cell(group, row[column]) if column in row else "" for column in present]
-        rows.append([f"{m}x{n}x{k}", *made])
-    return markdown(["m x n x k", *(f"{dtype}, {layout}" for dtype, layout in present)], rows)
-
-
-def _cell(group: Group, entry: Entry) -> str:
-    if group.small:
-        ours = entry.rows[OURS]
-        return "; ".join(f"{units.seconds(ours[way])}, {units.digits(entry.speedup(way))}x" for way in WAYS)
-    arithmetic = group.name == "fma" and entry.fma_share() > entry.read_share()
-    limit = " FMA" if arithmetic else ""
-    return f"{units.percent(share(group, entry))}{limit}, {units.digits(entry.speedup())}x"
 
 
 def _cases(found: Sequence[Entry]) -> str:

@@ -1,0 +1,233 @@
+"""Matrices in buffers of their own, and kernels that run on them: what tests of products and of sums share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill import arch as arches
+from matmill.arch import Arch
+from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
+from matmill.jit.steps import binaries
+from matmill.kernel import GemmOperands, Kernel
+from matmill.launch import Pointer
+from matmill.problem import Geam, Gemm
+from matmill.runtime.gpu import GPU
+
+Array = NDArray[Any]
+P = TypeVar("P", Gemm, Geam)
+H200 = arches.get("h200")
+TARGET = H200.target
+BARRIER = "__syncthreads();"
+#: Vectors have so many bytes at most.
+ALIGN = 16
+
+
+def without(source: Source, header: str, snippet: str, index: int = 0, instead: str = "") -> Source:
+    """Return the source with the ``index``-th ``snippet`` replaced in the file whose name ends in ``header``.
+
+    An empty ``header`` means the one file that has the snippet. Line numbers stay unless ``instead`` changes them.
+    """
+    headers = dict(source.headers)
+    (name,) = (name for name, text in headers.items() if name.endswith(header) and (header or snippet in text))
+    parts = headers[name].split(snippet)
+    assert len(parts) > index + 1, f"{snippet!r} is not in {name}"
+    headers[name] = snippet.join(parts[: index + 1]) + instead + snippet.join(parts[index + 1 :])
+    return replace(source, headers=tuple(sorted(headers.items())))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A matrix in its buffer: transposed or not, elements between runs, between elements, before the first.
+
+    ``shared`` says that all matrices of a batch are the same one.
+    """
+
+    transposed: bool = False
+    pad: int = 0
+    step: int = 1
+    start: int = 0
+    shared: bool = False
+
+    def view(self, batch: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
+        """Return a view [batch, rows, columns] of a buffer whose bits are all ones: NaN in every float type."""
+        outer, inner = (columns, rows) if self.transposed else (rows, columns)
+        pitch, count = inner * self.step + self.pad, 1 if self.shared else batch
+        buffer = np.empty(self.start + count * outer * pitch + self.step, dtype)
+        buffer.view(f"i{dtype.itemsize}")[...] = -1
+        flat = buffer[self.start : self.start + count * outer * pitch]
+        view = flat.reshape(count, outer, pitch)[:, :, : inner * self.step : self.step]
+        view = view.swapaxes(1, 2) if self.transposed else view
+        return np.broadcast_to(view, (batch, rows, columns)) if self.shared else view
+
+    def strides(self, rows: int, columns: int) -> tuple[int, int, int]:
+        """Count the elements between neighbours in the batch, in a column and in a row, of empty matrices too."""
+        outer, inner = (columns, rows) if self.transposed else (rows, columns)
+        pitch = inner * self.step + self.pad
+        row, column = (self.step, pitch) if self.transposed else (pitch, self.step)
+        return 0 if self.shared else outer * pitch, row, column
+
+    def align(self, view: Array) -> int:
+        """Count the bytes to which the start of every run is aligned, at most 16."""
+        size = view.itemsize
+        steps = [s for n, s in zip(view.shape[1:], view.strides[1:], strict=True) if n > 1 and s != size]
+        bits = ALIGN | self.start * size | (view.strides[0] if view.shape[0] > 1 else 0)
+        for step in steps:
+            bits |= step
+        return bits & -bits
+
+
+ROW, COLUMN = Layout(), Layout(transposed=True)
+
+
+def buffer_of(view: Any) -> Array:
+    """Return the buffer that a matrix is in."""
+    while getattr(view, "base", None) is not None:
+        view = view.base
+    whole: Array = view
+    return whole
+
+
+def start_of(view: Array) -> int:
+    """Count the bytes from the start of a matrix's buffer to its first element."""
+    first, buffer = (array.__array_interface__["data"][0] for array in (view, buffer_of(view)))
+    return int(first - buffer)
+
+
+class Strided(Generic[P]):
+    """A problem, its matrices by name in :attr:`arrays`, and kernels that compute it; D is the result.
+
+    Matrices that share a buffer are one to a kernel: B of a Gram matrix is A, and C or Y may be D.
+    """
+
+    problem: P
+    arrays: dict[str, Array]
+    alpha: float
+    beta: float
+    #: What D's buffer holds before a launch.
+    before: Array
+
+    def keep_before(self) -> None:
+        """Keep what D's buffer holds: each run begins with it."""
+        self.before = buffer_of(self.arrays["D"]).copy()
+
+    def restore(self) -> None:
+        """Give D's buffer what it held before the first run."""
+        buffer_of(self.arrays["D"])[...] = self.before
+
+    def emulated(
+        self,
+        kernel: Kernel[P],
+        *,
+        arch: Arch = H200,
+        source: Source | None = None,
+        target: str = "",
+        counter: NDArray[np.uint32] | None = None,
+        late_copies: bool = False,
+        schedule: int = 0,
+        races: bool = True,
+        own_waits: bool = False,
+    ) -> list[Report]:
+        """Run all launches of a kernel; a report for each.
+
+        ``source`` replaces that of the launch with its entry point, ``target`` the arch's. ``counter`` is what last
+        blocks count in.
+        """
+        reason = kernel.why_not(self.problem, arch)
+        assert reason is None, reason
+        memory = Memory()
+        self.restore()
+        pointers = self._bound(memory)
+        workspace = np.full(kernel.workspace(self.problem), 0xFF, np.uint8)
+        operands = self._operands(
+            pointers,
+            memory.bind("workspace", workspace, access="rw"),
+            None if counter is None else memory.bind("counter", counter, access="rw"),
+        )
+        reports = []
+        for program, launch in kernel.steps(self.problem, operands):
+            own = source if source and source.entry == program.entry else generate(program, self.problem.dtype)
+            ptx = compile_ptx(own, target or arch.target)
+            reports.append(
+                run(
+                    ptx,
+                    launch,
+                    memory,
+                    late_copies=late_copies,
+                    schedule=schedule,
+                    races=races,
+                    own_waits=own_waits,
+                )
+            )
+        return reports
+
+    def on_gpu(self, kernel: Kernel[P], gpu: GPU) -> None:
+        """Do the same on a GPU; D is copied back."""
+        self.restore()
+        with ExitStack() as stack:
+            buffers = {id(buffer_of(view)): (name, buffer_of(view)) for name, view in self.arrays.items()}
+            held = {key: stack.enter_context(gpu.upload(array, name)) for key, (name, array) in buffers.items()}
+            workspace = stack.enter_context(gpu.empty(max(ALIGN, kernel.workspace(self.problem))))
+            workspace.fill_bytes(0xFF)
+            pointers = {
+                name: Pointer(name, held[id(buffer_of(view))].address + start_of(view))
+                for name, view in self.arrays.items()
+            }
+            operands = self._operands(pointers, workspace.pointer("workspace"), None)
+            for binary, launch in binaries(kernel, self.problem, operands, gpu.arch.target):
+                gpu.launch(binary, launch)
+            gpu.synchronize()
+            whole = buffer_of(self.arrays["D"])
+            whole[...] = held[id(whole)].download(whole.shape, whole.dtype)
+
+    def untouched(self) -> bool:
+        """Tell whether D's buffer has, around D, what it had before."""
+        d = self.arrays["D"]
+        around = []
+        for buffer in (buffer_of(d), self.before):
+            bits = buffer.view(f"i{d.itemsize}").copy()
+            inside = np.lib.stride_tricks.as_strided(bits[start_of(d) // d.itemsize :], d.shape, d.strides)
+            inside[...] = 0
+            around.append(bits.tobytes())
+        return around[0] == around[1]
+
+    def _bound(self, memory: Memory) -> dict[str, Pointer]:
+        """Bind every buffer once, from 16 bytes before its matrix on to the matrix's last element."""
+        pointers: dict[str, Pointer] = {}
+        d = buffer_of(self.arrays["D"])
+        for name, view in self.arrays.items():
+            buffer, size = buffer_of(view), view.itemsize
+            shared = next((other for other in pointers if buffer_of(self.arrays[other]) is buffer), None)
+            if shared is not None:
+                moved = start_of(view) - start_of(self.arrays[shared])
+                pointers[name] = Pointer(name, pointers[shared].address + moved)
+                continue
+            first = start_of(view) // size
+            reaches = [max(n - 1, 0) * stride // size for n, stride in zip(view.shape, view.strides, strict=True)]
+            low, high = (first + sum(sign(reach, 0) for reach in reaches) for sign in (min, max))
+            low -= low % (ALIGN // size)
+            own = "r" if buffer is not d else "w" if self._overwrites() else "rw"
+            pointer = memory.bind(name, buffer[low : high + 1] if view.size else buffer[low:low], access=own)
+            pointers[name] = Pointer(name, pointer.address + (first - low) * size)
+        return pointers
+
+    def _overwrites(self) -> bool:
+        """Tell whether no operand is in D's buffer."""
+        d = buffer_of(self.arrays["D"])
+        return all(buffer_of(view) is not d for name, view in self.arrays.items() if name != "D")
+
+    def excess(self, kernel: Kernel[P] | None = None) -> float:
+        """Return the largest error over its limit; infinite where a value is missing or something else was written.
+
+        ``kernel`` is the one that ran, where its sums have a limit of their own.
+        """
+        raise NotImplementedError
+
+    def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:
+        raise NotImplementedError

@@ -1,0 +1,126 @@
+"""Sums of two matrices of any layout, one of them transposed, whose every bit is known beforehand."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import numpy as np
+
+from matmill.choose import choose_transpose_add
+from matmill.dtypes import BITS, DType
+from matmill.emulator import Report
+from matmill.jit.source import Source, generate
+from matmill.kernel import GemmOperands, Kernel
+from matmill.launch import Pointer
+from matmill.problem import Geam, View
+from support.strided import ALIGN, H200, Array, Layout, Strided, start_of
+
+#: X, Y and D.
+Layouts = tuple[Layout, Layout | None, Layout]
+
+
+class StridedSum(Strided[Geam]):
+    """D = alpha X + beta Y for a batch, by the kernel that is chosen for it; without a Y beta is 0.
+
+    Of a sum ``in_place`` Y and D are one matrix. Elements are integers so small that sums are exact in every type.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        dtype: DType,
+        layouts: Layouts,
+        scalars: tuple[float, float] = (1.0, 1.0),
+        *,
+        in_place: bool = False,
+    ) -> None:
+        rng = np.random.default_rng([*shape, dtype.itemsize])
+        x, y, d = layouts
+        self.alpha, self.beta = scalars
+        self.arrays = {"D": _drawn(rng, d, shape, dtype), "X": _drawn(rng, x, shape, dtype)}
+        if y is not None:
+            self.arrays["Y"] = self.d if in_place else _drawn(rng, y, shape, dtype)
+        self.keep_before()
+        batch, m, n = shape
+        plain = y is None and self.alpha == 1
+        self.problem = Geam(
+            m,
+            n,
+            BITS[dtype.itemsize] if plain else dtype,
+            self._view("X", x),
+            self._view("Y", d if in_place else y) if y is not None else None,
+            self._view("D", d),
+            batch,
+            plain,
+        )
+        self.kernel: Kernel[Geam] = choose_transpose_add(self.problem, H200).kernel
+
+    @property
+    def x(self) -> Array:
+        """X, [batch, m, n]."""
+        return self.arrays["X"]
+
+    @property
+    def y(self) -> Array | None:
+        """Y, [batch, m, n], or None."""
+        return self.arrays.get("Y")
+
+    @property
+    def d(self) -> Array:
+        """The result, [batch, m, n]."""
+        return self.arrays["D"]
+
+    def _view(self, name: str, layout: Layout) -> View:
+        """Describe a matrix as a problem does; buffers start on 16 bytes."""
+        own, d = self.arrays[name], self.d
+        size = own.itemsize
+        batch, row, column = (stride // size for stride in own.strides)
+        pitch = column if layout.transposed else row
+        align = gcd(ALIGN, layout.start * size, pitch * size, batch * size)
+        apart = [start_of(own) - start_of(d)]
+        apart += [one - other for one, other in zip(own.strides[:2], d.strides[:2], strict=True)]
+        return View((row, column), batch, align, gcd(ALIGN, *apart))
+
+    def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:
+        y = pointers.get("Y", Pointer("Y", 0))
+        return GemmOperands(
+            pointers["X"], y, y, pointers["D"], self.alpha, self.beta, workspace=workspace, counter=counter
+        )
+
+    def source(self) -> Source:
+        """Return the kernel's source for this problem."""
+        return generate(self.kernel, self.problem.dtype)
+
+    def expected(self) -> Array:
+        """Return what D must be afterwards, to the bit."""
+        wide = np.int64 if self.x.dtype.kind == "i" else np.float64
+        total = self.x.astype(wide) * wide(self.alpha)
+        if self.y is not None:
+            total = total + self.y.astype(wide) * wide(self.beta)
+        return total.astype(self.x.dtype)
+
+    def run(self, source: Source | None = None) -> Report:
+        """Run the kernel, whose source ``source`` may replace."""
+        (report,) = self.emulated(self.kernel, source=source)
+        return report
+
+    def excess(self, kernel: Kernel[Geam] | None = None) -> float:  # noqa: ARG002 — sums are exact in any kernel
+        """Return 0 where every bit is what it must be, else infinity."""
+        found = self.d.tobytes()
+        right = self.untouched()
+        self.restore()  # Y may be D
+        return 0.0 if right and found == self.expected().tobytes() else np.inf
+
+
+def check(trial: StridedSum) -> Report:
+    """Run the sum's kernel and compare every element, and the rest of D's buffer, which must not change."""
+    report = trial.run()
+    assert not report.hazards
+    assert trial.excess() == 0
+    return report
+
+
+def _drawn(rng: np.random.Generator, layout: Layout, shape: tuple[int, int, int], dtype: DType) -> Array:
+    view = layout.view(*shape, dtype.numpy)
+    view[...] = rng.integers(-60, 60, shape)
+    return view
