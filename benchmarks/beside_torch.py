@@ -100,7 +100,7 @@ def measure(task: Task, flush: Any, torch: Any) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = task.precision == "tf32"
     a, b = random_operands((task.m, task.n, task.k), task.dtype, task.layouts)
     calls = {"ours": lambda: matmill.matmul(a, b, precision=task.precision), "theirs": lambda: torch.mm(a, b)}
-    found = calls["ours"]()
+    result = calls["ours"]()
     rows = torch.randint(0, task.m, (_ROWS,), device="cuda")
     wide = a[rows].double(), b.double()
     expected, magnitude = wide[0] @ wide[1], wide[0].abs() @ wide[1].abs()
@@ -109,7 +109,7 @@ def measure(task: Task, flush: Any, torch: Any) -> dict[str, Any]:
     limit = magnitude * (max(task.k, 16) * summed) + rounded * (
         magnitude if task.precision == "tf32" else expected.abs()
     )
-    excess = float(((found[rows].double() - expected).abs() / limit.clip(min=1e-30)).max().item())
+    excess = float(((result[rows].double() - expected).abs() / limit.clip(min=1e-30)).max().item())
     calls["theirs"]()
     events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
     for _ in range(_ROUNDS):

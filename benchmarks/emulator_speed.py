@@ -105,11 +105,11 @@ class Product:
 
         Raise where it is wrong or has hazards.
         """
-        found: dict[bool, list[float]] = {False: [], True: []}
+        result: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(repeats + 1):
-            for races, times in found.items():
+            for races, times in result.items():
                 times.append(self.once(races=races))
-        return {races: times[1:] for races, times in found.items()}
+        return {races: times[1:] for races, times in result.items()}
 
     def once(self, *, races: bool) -> float:
         """Return seconds of processor time of one run."""

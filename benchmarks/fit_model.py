@@ -37,18 +37,18 @@ def main() -> None:
     parser.add_argument("--arch", default=DEFAULT_ARCH, help=f"the GPU of the records (default: {DEFAULT_ARCH})")
     args = parser.parse_args()
     entry = MODELS[args.model]
-    model, (arch, found) = entry.model, _read(parser, args)
+    model, (arch, result) = entry.model, _read(parser, args)
     if unknown := set(args.only) - set(model.names):
         parser.error(f"--only: {args.model} has no {', '.join(sorted(unknown))}; it has {', '.join(model.names)}")
     if args.within <= 1:
         parser.error(f"--within: {args.within} leaves no constant any room; give a factor above 1")
     constants = model.constants
     if not args.judge_only:
-        samples = Samples(model, [one for one in found if one.part == "fit"], arch)
+        samples = Samples(model, [one for one in result if one.part == "fit"], arch)
         constants = fit(samples, only=args.only, within=args.within)
         print(f"loss {samples.loss(model.constants):.4f} before, {samples.loss(constants):.4f} fitted")
     for part in ("fit", "judge"):
-        judged = judge(model, [one for one in found if one.part == part], arch, constants)
+        judged = judge(model, [one for one in result if one.part == part], arch, constants)
         if judged:
             _report(part, judged, entry.layout)
     print("\nconstants")
@@ -62,14 +62,14 @@ def main() -> None:
 def _read(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[Arch, list[Found[Any]]]:
     """Return the GPU and the problems of the records; ends with a message where there are none."""
     try:
-        arch, found = arches.get(args.arch), MODELS[args.model].read(args.records)
+        arch, result = arches.get(args.arch), MODELS[args.model].read(args.records)
     except (MatmillError, OSError) as error:
         parser.error(str(error))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         parser.error(f"records: no records of a search for {args.model} ({type(error).__name__}: {error})")
-    if not any(args.judge_only or one.part == "fit" for one in found):
+    if not any(args.judge_only or one.part == "fit" for one in result):
         parser.error(f"records: they hold no problem to {'judge' if args.judge_only else 'fit'} {args.model} by")
-    return arch, found
+    return arch, result
 
 
 def _report(part: str, judged: Sequence[Judged[Any]], layout: Callable[[Any], str]) -> None:

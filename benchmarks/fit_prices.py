@@ -73,13 +73,13 @@ def read(results: Path) -> list[Record]:
     """Read every record that the prices are fitted to."""
     records = []
     for name, entry, reader in OF_ONE:
-        found = [[Measured.of(one, KERNELS[entry].kernel)] for one in reader([results / f"{name}.json"])]
-        records.append(Record(name, get("h200"), found))
+        result = [[Measured.of(one, KERNELS[entry].kernel)] for one in reader([results / f"{name}.json"])]
+        records.append(Record(name, get("h200"), result))
     for name in OF_ALL:
         rows = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))["records"]
         of_row = ([(shapes.found(row, one.kernel), one.kernel) for one in PRODUCTION] for row in rows)
-        found = [[Measured.of(one, kernel) for one, kernel in entries if one.configs] for entries in of_row]
-        records.append(Record(name, get(name.rpartition("_")[2]), [entries for entries in found if entries]))
+        result = [[Measured.of(one, kernel) for one, kernel in entries if one.configs] for entries in of_row]
+        records.append(Record(name, get(name.rpartition("_")[2]), [entries for entries in result if entries]))
     return records
 
 
@@ -113,8 +113,8 @@ def main() -> None:
     count = 0 if args.judge_only else len(names)
 
     def of(point: Vector) -> tuple[shared.Prices, list[float]]:
-        made = dict(zip(names[:count], np.exp(point[:count]).tolist(), strict=True))
-        return replace(prices, **made), (point[count:] * 1e-6).tolist()
+        result = dict(zip(names[:count], np.exp(point[:count]).tolist(), strict=True))
+        return replace(prices, **result), (point[count:] * 1e-6).tolist()
 
     def loss(point: Vector) -> float:
         changed, hosts = of(point)

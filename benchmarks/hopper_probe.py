@@ -177,7 +177,7 @@ class Device:
             )
             for name, rows in (("A", 64), ("B", N))
         ]
-        found = self.run(
+        result = self.run(
             "wgmma_bits",
             {"A": a, "B": b, "D": d, "done": np.zeros(1, np.uint32)},
             (product.count, shift, base),
@@ -187,9 +187,9 @@ class Device:
             operand=FORMATS[product.form][0],
             A_REGISTERS=int(product.a_registers),
         )
-        if not found["done"][0]:
+        if not result["done"][0]:
             raise ValueError(f"{product}: the operands never came")
-        bits: Array = found["D"].view(np.uint32)
+        bits: Array = result["D"].view(np.uint32)
         return bits
 
 
@@ -216,8 +216,8 @@ def base_offsets() -> Iterator[Question]:
     product = Product("float16", 4, "normal", a_registers=False, seed=1)
 
     def ask(device: Device, shift: int, base: int) -> dict[str, Any]:
-        found = device.product(product, shift=shift, base=base)
-        return {"same": bool(np.array_equal(found, device.product(product)))}
+        result = device.product(product, shift=shift, base=base)
+        return {"same": bool(np.array_equal(result, device.product(product)))}
 
     for row in range(8):
         for base in range(8):
@@ -349,7 +349,7 @@ def _by_driver(tensor: TensorMap, strides: Sequence[int]) -> str | None:
 
 def _disagreements(device: Device, maps: Iterable[TensorMap]) -> dict[str, Any]:
     """Say how many maps were compared and how many both take, and those on which driver and matmill differ."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     count = taken = 0
     with device.gpu.within():
         for tensor in maps:
@@ -363,8 +363,10 @@ def _disagreements(device: Device, maps: Iterable[TensorMap]) -> dict[str, Any]:
             if driver != ours:
                 # With one dimension there is no stride, and an empty list may count as an error of its own.
                 padded = _by_driver(tensor, tensor.strides or (16,))
-                found.append({**asdict(tensor), "driver": driver, "one_stride": padded, "ours": ours, "reason": reason})
-    return {"count": count, "both_take": taken, "different": found}
+                result.append(
+                    {**asdict(tensor), "driver": driver, "one_stride": padded, "ours": ours, "reason": reason}
+                )
+    return {"count": count, "both_take": taken, "different": result}
 
 
 def maps() -> Iterator[Question]:
@@ -406,8 +408,8 @@ def barriers() -> Iterator[Question]:
     def times(device: Device) -> dict[str, Any]:
         hints = np.array([0, 0, 0, 1000, 10000, 100000, 1000000, 10000000, 0], np.uint32)
         arrays = {"hints": hints, "times": np.zeros_like(hints), "answers": np.zeros_like(hints)}
-        found = device.run("try_wait_times", arrays, (len(hints),))
-        return {name: found[name].tolist() for name in ("hints", "times", "answers")}
+        result = device.run("try_wait_times", arrays, (len(hints),))
+        return {name: result[name].tolist() for name in ("hints", "times", "answers")}
 
     yield Question({"instruction": "test_wait"}, parities)
     yield Question({"instruction": "try_wait"}, times)
@@ -436,21 +438,21 @@ def ignored(code: Path | None) -> Iterator[Question]:
 
 def answers(section: str, code: Path | None) -> list[dict[str, Any]]:
     """Return all answers of a section. A process that faults is followed by one that starts at the next question."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     while True:
-        command = [sys.executable, __file__, "--section", section, "--first", str(len(found))]
+        command = [sys.executable, __file__, "--section", section, "--first", str(len(result))]
         if code is not None:
             command += ["--code", str(code)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         # Each question is a line, and its answer the next one, which is missing where it faulted.
         lines = [json.loads(line) for line in done.stdout.splitlines()]
-        found += [{**about, **answer} for about, answer in zip(lines[::2], lines[1::2], strict=False)]
+        result += [{**about, **answer} for about, answer in zip(lines[::2], lines[1::2], strict=False)]
         if len(lines) % 2:
-            found.append({**lines[-1], "fault": done.stderr.splitlines()[-1:]})
+            result.append({**lines[-1], "fault": done.stderr.splitlines()[-1:]})
         elif done.returncode == 0:
-            return found
+            return result
         else:
-            return [*found, {"failed": done.stderr[-2000:]}]
+            return [*result, {"failed": done.stderr[-2000:]}]
 
 
 def main() -> None:
@@ -484,11 +486,13 @@ def main() -> None:
             print(json.dumps(question.about), flush=True)
             print(json.dumps(question.ask(device)), flush=True)
         return
-    found: dict[str, Any] = {"gpu": device.gpu.arch.name, "nvrtc": compiler_version()}
+    result: dict[str, Any] = {"gpu": device.gpu.arch.name, "nvrtc": compiler_version()}
     for name in sections:
-        found[name] = answers(name, options.code)
-        options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")  # what is known, should the next one fail
-        print(f"{name}: {len(found[name])} answers", flush=True)
+        result[name] = answers(name, options.code)
+        options.out.write_text(
+            json.dumps(result, indent=1), encoding="utf-8"
+        )  # what is known, should the next one fail
+        print(f"{name}: {len(result[name])} answers", flush=True)
 
 
 if __name__ == "__main__":

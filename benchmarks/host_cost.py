@@ -96,8 +96,8 @@ def _stand_in_torch() -> ModuleType:
     torch.autograd = SimpleNamespace(
         forward_ad=SimpleNamespace(_current_level=-1), graph=SimpleNamespace(increment_version=id)
     )
-    made: ModuleType = torch
-    return made
+    result: ModuleType = torch
+    return result
 
 
 def _stand_in_gpu() -> gpu.GPU:
@@ -170,27 +170,27 @@ def main() -> None:
 
 def _calls(rand: Callable[[tuple[int, ...]], Any], *, torch_too: bool) -> dict[str, dict[str, Callable[[], object]]]:
     """Return ways of calling each operation on arrays that ``rand`` makes."""
-    found: dict[str, dict[str, Callable[[], object]]] = {}
+    result: dict[str, dict[str, Callable[[], object]]] = {}
     for name, (m, n, k) in _SHAPES.items():
         a, b, out = rand((m, k)), rand((k, n)), rand((m, n))
         product: Callable[..., Any] = matmill.inner
         if name == "matmul":
             product = matmill.matmul
-        found[name] = {"plain": partial(product, a, b), "out=": partial(product, a, b, out=out)}
+        result[name] = {"plain": partial(product, a, b), "out=": partial(product, a, b, out=out)}
         if torch_too:
-            found[name]["torch.mm"] = partial(sys.modules["torch"].mm, a, b)
+            result[name]["torch.mm"] = partial(sys.modules["torch"].mm, a, b)
     x, y, out = rand((200, 300)), rand((300, 200)), rand((300, 200))
     add = matmill.transpose_add
-    found["transpose_add"] = {
+    result["transpose_add"] = {
         "plain": partial(add, x, y),
         "out=": partial(add, x, y, out=out),
         "out=y": partial(add, x, y, out=y),
     }
-    found["transpose"] = {"plain": partial(matmill.transpose, x), "out=": partial(matmill.transpose, x, out=out)}
+    result["transpose"] = {"plain": partial(matmill.transpose, x), "out=": partial(matmill.transpose, x, out=out)}
     if torch_too:
-        found["transpose_add"]["torch"] = lambda: x.T + y
-        found["transpose"]["torch"] = partial(lambda z: z.T.contiguous(), x)
-    return found
+        result["transpose_add"]["torch"] = lambda: x.T + y
+        result["transpose"]["torch"] = partial(lambda z: z.T.contiguous(), x)
+    return result
 
 
 if __name__ == "__main__":

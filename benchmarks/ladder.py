@@ -131,9 +131,9 @@ def emulated_transpose_add() -> Iterator[Outcome]:
 def emulated_inner() -> Iterator[Outcome]:
     """Yield the inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
     problem = inner_product(3, 3, EMULATED_K)
-    rungs, said = for_emulator(LADDERS["inner"].rows)
-    found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
-    yield replace(found, notes=(*found.notes, said))
+    rungs, text = for_emulator(LADDERS["inner"].rows)
+    result = emulate("inner", rungs, problem, get("h200"), seed=SEED)
+    yield replace(result, notes=(*result.notes, text))
 
 
 EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {

@@ -22,10 +22,10 @@ def errors(k: int, least: float, precision: str) -> tuple[float, float]:
     """Return mean and largest error, signed toward zero where negative, over the sizes of terms, in units of 2^-24."""
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(least, 1, shape).astype(ml_dtypes.bfloat16) for shape in ((SIDE, k), (k, SIDE)))
-    found = matmill.matmul(a, b, out_dtype="float32", precision=precision, executor="emulator")
+    result = matmill.matmul(a, b, out_dtype="float32", precision=precision, executor="emulator")
     wide = a.astype(np.float64), b.astype(np.float64)
     exact, sizes = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
-    units = (found - exact) * np.sign(exact) / sizes * 2.0**24
+    units = (result - exact) * np.sign(exact) / sizes * 2.0**24
     return float(units.mean()), float(np.abs(units).max())
 
 

@@ -55,12 +55,12 @@ def excess(asked: tuple[Gemm, str]) -> float:
     problem, layouts = asked
     sizes = (problem.m, problem.n, problem.k)
     a, b = random_operands(sizes, problem.dtype.name, layouts, batch=problem.batch)
-    found = matmill.matmul(a, b)
-    if not torch.equal(found, matmill.matmul(a, b)):
+    result = matmill.matmul(a, b)
+    if not torch.equal(result, matmill.matmul(a, b)):
         return float("inf")
     if problem.batch > 1:
         some = torch.randint(0, problem.batch, (_PRODUCTS,), device="cuda")
-        a, b, found = a[some], b[some], found[some]
+        a, b, result = a[some], b[some], result[some]
     rows = torch.randint(0, problem.m, (_ROWS,), device="cuda")
     rows[0], rows[-1] = 0, problem.m - 1
     wide = a[..., rows, :].double(), b.double()
@@ -68,7 +68,7 @@ def excess(asked: tuple[Gemm, str]) -> float:
     summed = torch.finfo(getattr(torch, problem.dtype.accumulator.name))
     sums = wide[0].abs() @ wide[1].abs() * (max(problem.k, 16) * summed.eps)
     limit = sums + problem.dtype.roundoff * (expected.abs() + sums) + problem.dtype.tiny
-    return float(((found[..., rows, :].double() - expected).abs() / limit).max().item())
+    return float(((result[..., rows, :].double() - expected).abs() / limit).max().item())
 
 
 def main() -> None:

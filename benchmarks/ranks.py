@@ -147,16 +147,16 @@ def _rank(args: argparse.Namespace) -> int:
             continue
         if ranks.agreed(time.monotonic() - started) > args.seconds:
             break
-        made = task.make(ranks)
-        times = ranks.time(made.runs, _TASK_SECONDS)
-        error = None if made.error is None else ranks.agreed(made.error(), dist.ReduceOp.MAX)
-        ok = error is None or error <= made.tolerance  # NaN is wrong
-        record["tasks"][task.name] = {**made.facts, "seconds": times, "error": error, "ok": ok}
+        result = task.make(ranks)
+        times = ranks.time(result.runs, _TASK_SECONDS)
+        error = None if result.error is None else ranks.agreed(result.error(), dist.ReduceOp.MAX)
+        ok = error is None or error <= result.tolerance  # NaN is wrong
+        record["tasks"][task.name] = {**result.facts, "seconds": times, "error": error, "ok": ok}
         if not rank:
             _write(args.out, record)
             shown = ", ".join(f"{name} {1e6 * seconds:.1f} us" for name, seconds in times.items())
             print(f"{task.name}: {shown}{'' if ok else f', WRONG: {error}'}", flush=True)
-        del made
+        del result
         if ranks.on_gpu:
             torch.cuda.empty_cache()
     dist.destroy_process_group()
@@ -164,8 +164,8 @@ def _rank(args: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return result
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

@@ -172,14 +172,14 @@ def kernels(problem: Gemm, arch: Arch, each: int, every: str) -> list[Kernel[Gem
     Of the kernel called ``every`` all configurations.
     """
     chosen = choose(problem, arch).kernel
-    found = {(chosen.entry, chosen.config): chosen}
+    result = {(chosen.entry, chosen.config): chosen}
     for production in PRODUCTION:
         legal = [one for one in production.legal(problem, arch) if one.workspace(problem) <= _MOST_WORKSPACE]
         predicted = production.predict(problem, [one.config for one in legal], arch)
         ranked = [legal[index] for index in sorted(range(len(legal)), key=predicted.__getitem__)]
         some = ranked if production.kernel.entry == every else ranked[:each]
-        found |= {(kernel.entry, kernel.config): kernel for kernel in some}
-    return list(found.values())
+        result |= {(kernel.entry, kernel.config): kernel for kernel in some}
+    return list(result.values())
 
 
 def sources(task: Task, arch: Arch, each: int, every: str) -> Iterator[Source]:

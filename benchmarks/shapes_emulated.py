@@ -28,8 +28,8 @@ def main() -> None:
         record = emulate(entry)
         records.append(record)
         read, written, _ = over_least(record)
-        found = f"{record['kernel'].split()[0]}, read {read:.2f}, written {written:.2f}"
-        print(f"{entry.kind} {entry.emulated}: {found}, {time.monotonic() - begin:.1f} s", flush=True)
+        result = f"{record['kernel'].split()[0]}, read {read:.2f}, written {written:.2f}"
+        print(f"{entry.kind} {entry.emulated}: {result}, {time.monotonic() - begin:.1f} s", flush=True)
     if arguments.out:
         lines = ",\n".join(f"  {json.dumps(one)}" for one in records)
         environment = json.dumps(describe(gpu=False))

@@ -63,11 +63,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="fresh processes of each (default 5)")
     parser.add_argument("--out", type=Path, help="write the figures and the environment to this JSON file")
     args = parser.parse_args()
-    found = measure(args.repeats)
-    for name, value in found.items():
+    result = measure(args.repeats)
+    for name, value in result.items():
         print(f"{name:<18} {value:8.2f}")
     if args.out is not None:
-        record = {**found, "repeats": args.repeats, "environment": describe(gpu=False)}
+        record = {**result, "repeats": args.repeats, "environment": describe(gpu=False)}
         args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

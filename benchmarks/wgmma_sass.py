@@ -40,8 +40,8 @@ def row(shape: Shape, tool: str) -> dict[str, Any]:
     """Return what is counted of one tile."""
     problem = packed(_EXTENT, _EXTENT, _EXTENT, BF16, "column")
     config = configured(shape, problem, get("h200"))
-    binary, found = compiled(WGMMA.with_config(config), BF16, get("h200").target, tool)
-    loop = consumers_loop(found)
+    binary, result = compiled(WGMMA.with_config(config), BF16, get("h200").target, tool)
+    loop = consumers_loop(result)
     count = opcodes(loop)
     row_tiles = config["BM"] // ROWS // (1 if config["PINGPONG"] else config["CONSUMERS"])
     steps = count["HGMMA"] / (SPAN // _PRODUCT * row_tiles)

@@ -92,14 +92,14 @@ def tasks() -> Iterator[Task]:
 def configs_of(problem: Gemm) -> list[Config]:
     """Return the legal configurations that are predicted to be fast, and the extra ones of large problems."""
     arch = get("h200")
-    found = _fast(problem, [config for config in space(problem, arch) if _is_legal(problem, config)])
+    result = _fast(problem, [config for config in space(problem, arch) if _is_legal(problem, config)])
     if min(problem.m, problem.n) >= LARGE // 2:
         repack = unaligned(problem)
         shapes = [shape for shape in EXTRA if runs(problem, "B").along_k or shape.bn % 64 == 0]
-        found += [configured(shape, problem, arch, repack=repack) for shape in shapes]
+        result += [configured(shape, problem, arch, repack=repack) for shape in shapes]
     if min(problem.m, problem.n) >= LARGE:
-        found += [config.replace(GROUP_M=group) for config in found if _large(config) for group in GROUPS]
-    return [config for config in dict.fromkeys(found) if _is_legal(problem, config)]
+        result += [config.replace(GROUP_M=group) for config in result if _large(config) for group in GROUPS]
+    return [config for config in dict.fromkeys(result) if _is_legal(problem, config)]
 
 
 def _is_legal(problem: Gemm, config: Config) -> bool:

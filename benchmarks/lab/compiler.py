@@ -85,9 +85,9 @@ class KernelCompiler:
         future = self._made[key]
         if future is not None:
             future.result()
-        made = _binary(*key, self._target)
+        result = _binary(*key, self._target)
         self.waited += time.monotonic() - begin
-        return made
+        return result
 
     def steps(self, kernel: Kernel[Any], problem: Any, operands: GemmOperands) -> tuple[tuple[Binary, Launch], ...]:
         """Return all that ``kernel`` launches, with binaries.

@@ -32,13 +32,13 @@ class Reads:
 def shared_reads(row: Record, file: str) -> list[Reads]:
     """Return the source lines of a rung that read shared memory, in order."""
     source = read_source("matmill.ladders.sgemm", file).splitlines()
-    found = []
+    result = []
     for line in row["lines"]:
         if line.get("shared_load_wavefronts"):
             number = int(line["line"].rpartition(":")[2])
             counts = (line[f"shared_load_{what}"] for what in ("requests", "wavefronts", "wavefronts_ideal"))
-            found.append(Reads(number, source[number - 1].strip(), *counts))
-    return sorted(found, key=lambda reads: reads.number)
+            result.append(Reads(number, source[number - 1].strip(), *counts))
+    return sorted(result, key=lambda reads: reads.number)
 
 
 def conflicts(emulated: Record) -> str:
@@ -80,12 +80,12 @@ def _answer(question: _Question, reads: list[Reads]) -> str:
         ways = max(r.ways for r in reads if re.search(rf"\b{tile}(_words)?\[", r.code))
         verdicts.append((tile, claimed, ways))
     held = all(abs(ways - claimed) < 0.005 for _, claimed, ways in verdicts)
-    said = "; ".join(f"reads of `{tile}` take {_times(ways)} (claimed: {claimed})" for tile, claimed, ways in verdicts)
+    text = "; ".join(f"reads of `{tile}` take {_times(ways)} (claimed: {claimed})" for tile, claimed, ways in verdicts)
     table = markdown(
         [f"line of `{question.file}`", "warp requests", "wavefronts", "ideal", "ways"],
         [[f"{r.number}: `{r.code}`", str(r.requests), str(r.wavefronts), str(r.ideal), f"{r.ways:.2f}"] for r in reads],
     )
-    return f"### {question.text}\n\n**{'Yes' if held else 'No'}**: {said}.\n\n{table}"
+    return f"### {question.text}\n\n**{'Yes' if held else 'No'}**: {text}.\n\n{table}"
 
 
 def _times(ways: float) -> str:

@@ -48,19 +48,19 @@ def least(
         for at, direction in enumerate((*np.eye(count), *diagonal)):
             for sign in (1.0, -1.0):
                 trial = np.clip(point + sign * lengths[at] * direction, low, high)
-                found = function(trial)
+                result = function(trial)
                 computed += 1
-                if found < value:
-                    point, value = trial, found
+                if result < value:
+                    point, value = trial, result
                     lengths[at] *= _LONGER
                     break
             else:
                 lengths[at] *= _SHORTER
         trial = np.clip(2 * point - before, low, high)
-        found = function(trial)
+        result = function(trial)
         computed += 1
-        if found < value:
-            point, value = trial, found
+        if result < value:
+            point, value = trial, result
         # Directions that lead nowhere now may do so later: no step falls far behind the longest.
         lengths = np.maximum(lengths, lengths.max() / 20)
     return point, value

@@ -115,8 +115,8 @@ def speeds(results: Path) -> str:
 
 def _random(results: Path) -> Iterator[_Row]:
     """Yield random products, and those of few outputs and a long k."""
-    found = json.loads((results / "matmul_random_h200.json").read_text(encoding="utf-8"))
-    random, long = found["random"], found["kinds"][0]
+    result = json.loads((results / "matmul_random_h200.json").read_text(encoding="utf-8"))
+    random, long = result["random"], result["kinds"][0]
     for what, ratio in (
         (f"{long['products']} random products, {long['kind']}", long["geometric_mean"]),
         (
@@ -130,16 +130,16 @@ def _random(results: Path) -> Iterator[_Row]:
 
 def _kinds(results: Path) -> Iterator[_Row]:
     """Yield products of every shape, by class: the mean of each type."""
-    found = json.loads((results / "shapes_h200.json").read_text(encoding="utf-8"))["records"]
+    result = json.loads((results / "shapes_h200.json").read_text(encoding="utf-8"))["records"]
     for kind, what in _KINDS.items():
         # float64 squares have a record of their own.
-        some = [one for one in found if one["kind"] == kind and (kind, one["dtype"]) != ("squares", "float64")]
+        some = [one for one in result if one["kind"] == kind and (kind, one["dtype"]) != ("squares", "float64")]
         if not some:
             continue
         types = {dtype: mean([ratio_of(one) for one in of]) for (_, dtype), of in grouped(some).items()}
-        said = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items())
+        text = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items())
         sizes = {name: _span(one[name] for one in some) for name in ("batch", "m", "n", "k")}
-        yield _Row(f"`matmul`: {what.format(**sizes)}", "torch.matmul", list(types.values()), said)
+        yield _Row(f"`matmul`: {what.format(**sizes)}", "torch.matmul", list(types.values()), text)
 
 
 def _span(sizes: Iterable[int]) -> str:
@@ -148,36 +148,36 @@ def _span(sizes: Iterable[int]) -> str:
     >>> _span([1000000, 1000000]), _span([8, 64, 17])
     ('1e6', '8 to 64')
     """
-    found = sorted(set(sizes))
-    return " to ".join("1e6" if size == 10**6 else str(size) for size in dict.fromkeys((found[0], found[-1])))
+    result = sorted(set(sizes))
+    return " to ".join("1e6" if size == 10**6 else str(size) for size in dict.fromkeys((result[0], result[-1])))
 
 
 def _inner(results: Path) -> list[_Row]:
     """Return the paper's products."""
-    found = json.loads((results / "inner_h200_cases.json").read_text(encoding="utf-8"))["products"]
-    times = [{row["name"]: row["median"] for row in product["rows"]} for product in found]
+    result = json.loads((results / "inner_h200_cases.json").read_text(encoding="utf-8"))["products"]
+    times = [{row["name"]: row["median"] for row in product["rows"]} for product in result]
     ratios = [of["torch.mm"] / of["matmill.inner"] for of in times]
-    sides, ks = ({product["problem"][name] for product in found} for name in ("m", "k"))
+    sides, ks = ({product["problem"][name] for product in result} for name in ("m", "k"))
     what = f"`inner`: {min(sides)} to {max(sides)} rows and columns, k from {min(ks):.0e} to {max(ks):.0e}, float32"
     return [_Row(what.replace("e+0", "e"), "torch.mm", ratios)]
 
 
 def _transpose_add(results: Path) -> list[_Row]:
     """Return the article's sum, beside eager torch and the fastest kernel that torch compiles."""
-    found = json.loads((results / "transpose_add_h200_article.json").read_text(encoding="utf-8"))["sums"][0]
-    times = {row["name"]: row["median"] for row in found["rows"]}
-    what = "`transpose_add`: {m} x {n} {dtype}".format(**found["shape"])
+    result = json.loads((results / "transpose_add_h200_article.json").read_text(encoding="utf-8"))["sums"][0]
+    times = {row["name"]: row["median"] for row in result["rows"]}
+    what = "`transpose_add`: {m} x {n} {dtype}".format(**result["shape"])
     theirs = {"torch": "torch eager", "torch.compile, max-autotune": "max-autotune"}
     return [_Row(what, shown, [times[name] / times["matmill.transpose_add"]]) for shown, name in theirs.items()]
 
 
 def _calls(results: Path) -> Iterator[_Row]:
     """Yield 16-bit products and tf32, as users call them: the mean, the least and the greatest of each group."""
-    found = json.loads((results / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
+    result = json.loads((results / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
     for group, what in _CALLS.items():
-        ratios = [one["theirs"] / one["ours"] for one in found if one["group"] == group]
-        said = f"{mean(ratios):.2f} (mean), {_said(ratios)}"
-        yield _Row(f"`matmul`: {len(ratios)} {what}", "torch.mm", ratios, said)
+        ratios = [one["theirs"] / one["ours"] for one in result if one["group"] == group]
+        text = f"{mean(ratios):.2f} (mean), {_said(ratios)}"
+        yield _Row(f"`matmul`: {len(ratios)} {what}", "torch.mm", ratios, text)
 
 
 def _double_squares(results: Path) -> list[_Row]:
@@ -191,8 +191,8 @@ def _double_squares(results: Path) -> list[_Row]:
 
 def _emulator(results: Path) -> str:
     """Return what the emulator takes, as a sentence."""
-    found = json.loads((results / "emulator_speed.json").read_text(encoding="utf-8"))
-    product = found["sgemm"]
+    result = json.loads((results / "emulator_speed.json").read_text(encoding="utf-8"))
+    product = result["sgemm"]
     counted, raced = (units.seconds(product[name]["fastest_s"]) for name in ("counters_only", "with_races"))
     sizes = " x ".join(map(str, product["shape"]))
     return (

@@ -79,12 +79,12 @@ def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str
 
 def _table(runs: Sequence[Record], labels: Sequence[str]) -> str:
     """Return a row for each rung of ``labels`` and of the runs, and for each library; a column for each size."""
-    found = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
-    names = dict.fromkeys([*labels, *(name for at_size in found for name in at_size)])
+    result = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
+    names = dict.fromkeys([*labels, *(name for at_size in result for name in at_size)])
     # Libraries after the rungs, which may be more at a larger size.
     libraries = {base["name"] for run in runs for base in run["baselines"]}
     rows = [
-        [name, *(_rate(at_size[name]) if name in at_size else "-" for at_size in found)]
+        [name, *(_rate(at_size[name]) if name in at_size else "-" for at_size in result)]
         for name in sorted(names, key=libraries.__contains__)
     ]
     return markdown(["rung", *(size_of(run).removesuffix(f" {run['problem']['dtype']}") for run in runs)], rows)
@@ -120,7 +120,7 @@ def _counted_async(record: Record) -> Iterator[str]:
     headings = ["rung", "wgmma", "operand bytes", "TMA loads", "bytes loaded", "sectors", "TMA stores", "bytes stored"]
     headings += ["epilogue's shared stores, ideal/actual", "mbarrier waits", "mbarrier arrivals"]
     names = ("gmma", "wgmma_shared_bytes", "bulk_loads", "bulk_load_bytes", "bulk_load_sectors", "bulk_stores")
-    said = (
+    text = (
         "Of rows that use them: wgmma, once per warp, and the operands that it reads from shared memory; copies of "
         "TMA, their\nbytes, and the sectors of global memory that loads touch; wavefronts of the epilogue's stores to "
         "shared memory; waits of\nwarps for mbarriers, and arrivals of threads. A multicast counts once.\n\n"
@@ -136,4 +136,4 @@ def _counted_async(record: Record) -> Iterator[str]:
         if async_units(row["counters"])
     ]
     if rows:
-        yield f"{said}{size_of(record)}:\n\n{markdown(headings, rows)}"
+        yield f"{text}{size_of(record)}:\n\n{markdown(headings, rows)}"

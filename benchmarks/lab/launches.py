@@ -132,7 +132,7 @@ class Product:
                 for binary, launched in binaries(kernel, problem, operands, gpu.arch.target):
                     gpu.launch(binary, launched)
                 gpu.synchronize()
-                found = d.download((problem.m, problem.n), problem.dtype.numpy)
-                checks.append(self.subject.check(inputs, kernel, found))
+                result = d.download((problem.m, problem.n), problem.dtype.numpy)
+                checks.append(self.subject.check(inputs, kernel, result))
         ratio = max(one.error_ratio if one.ok or one.error_ratio > 1 else inf for one in checks)
         return f"{self.name:28} {problem!s:24} error / allowed {ratio:.3f}", all(one.ok for one in checks)

@@ -35,12 +35,12 @@ def disassembler() -> str:
     except importlib.metadata.PackageNotFoundError:
         files = []
     packaged = [str(file.locate()) for file in files if file.name == "nvdisasm"]
-    found = packaged[0] if packaged else shutil.which("nvdisasm")
-    if found is None:
+    result = packaged[0] if packaged else shutil.which("nvdisasm")
+    if result is None:
         raise MatmillError(
             argument="nvdisasm", got="no such program", wanted="CUDA's disassembler", fix="pip install 'matmill[sass]'"
         )
-    return found
+    return result
 
 
 def listing(cubin: bytes, tool: str) -> str:
@@ -80,7 +80,7 @@ def code(sass: str, entry: str) -> Code:
         else:
             lines.append(instruction)
     branches = ((at, _BRANCH.match(line)) for at, line in enumerate(lines))
-    return Code(tuple(lines), {at: labels[found[2]] for at, found in branches if found and found[2] in labels})
+    return Code(tuple(lines), {at: labels[result[2]] for at, result in branches if result and result[2] in labels})
 
 
 def compiled(kernel: Kernel[Any], dtype: DType, target: str, tool: str) -> tuple[Binary, Code]:
@@ -95,7 +95,7 @@ def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
     >>> opcodes(["@!P0 LDG.E.128 R0, [R2.64]", "FFMA R0, R1, R2, R0", "FFMA R1, R1, R2, R0"])
     Counter({'FFMA': 2, 'LDG': 1})
     """
-    return Counter(found[1] for line in lines if (found := _OPCODE.match(line)))
+    return Counter(result[1] for line in lines if (result := _OPCODE.match(line)))
 
 
 def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
@@ -106,5 +106,5 @@ def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
     >>> bank_conflicts(["FFMA R0, R2, R4.reuse, R6", "FFMA R1, R3, R4, R1", "FFMA R0, R2, R2, R0", "FADD R0, R2, R4"])
     1
     """
-    sources = ([int(number) for number in found.groups()] for line in lines if (found := _FFMA_SOURCES.match(line)))
+    sources = ([int(number) for number in result.groups()] for line in lines if (result := _FFMA_SOURCES.match(line)))
     return sum(len(set(three)) == len(three) and len({number % 2 for number in three}) == 1 for three in sources)

@@ -74,12 +74,12 @@ class Model(Generic[P]):
 
     def limits(self, names: Sequence[str], within: float) -> tuple[Vector, Vector]:
         """Give logarithms of the least and the greatest that each constant may be, at most a factor from what it is."""
-        found = []
+        result = []
         for name in names:
             estimate = getattr(self.constants, name)
             low, high = self.bounds.get(name, (estimate / _FACTOR, estimate * _FACTOR))
-            found.append((max(low, estimate / within), min(high, estimate * within)))
-        least_logs, greatest_logs = np.log(np.array(found)).T
+            result.append((max(low, estimate / within), min(high, estimate * within)))
+        least_logs, greatest_logs = np.log(np.array(result)).T
         return least_logs, greatest_logs
 
 
@@ -173,10 +173,10 @@ def judge(model: Model[P], found: Iterable[Found[P]], arch: Arch, constants: Any
     """Say how ``constants`` meet each problem, whose choice is the best by them among what was timed."""
     judged = []
     for one in found:
-        made = [model.times(model.demand(one.problem, config, arch), constants) for config in one.configs]
-        chosen = int(np.argmin([prediction.seconds for prediction in made]))
-        errors = [prediction.seconds / time - 1 for prediction, time in zip(made, one.seconds, strict=True)]
-        best, taken = min(one.seconds), made[chosen]
+        result = [model.times(model.demand(one.problem, config, arch), constants) for config in one.configs]
+        chosen = int(np.argmin([prediction.seconds for prediction in result]))
+        errors = [prediction.seconds / time - 1 for prediction, time in zip(result, one.seconds, strict=True)]
+        best, taken = min(one.seconds), result[chosen]
         judged.append(Judged(one, taken.seconds, one.seconds[chosen], best, taken.bound, tuple(errors)))
     return judged
 
@@ -212,10 +212,10 @@ class Verdict:
 
 def grouped(judged: Sequence[Judged[P]], key: Callable[[Judged[P]], str]) -> dict[str, list[Judged[P]]]:
     """Return ``judged`` by what ``key`` says of each, in the order of first meeting."""
-    found: dict[str, list[Judged[P]]] = {}
+    result: dict[str, list[Judged[P]]] = {}
     for one in judged:
-        found.setdefault(key(one), []).append(one)
-    return found
+        result.setdefault(key(one), []).append(one)
+    return result
 
 
 def write(path: Path, constants: Any, arch: str = "h200") -> None:

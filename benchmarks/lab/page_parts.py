@@ -9,7 +9,7 @@ from lab.markdown import markdown
 from matmill.bench import units
 from matmill.kernel import Document
 from matmill.ladders.registry import LADDERS
-from matmill.ladders.runner.traffic import said, sectors_per_load
+from matmill.ladders.runner.traffic import sectors_in_words, sectors_per_load
 
 Record = Mapping[str, Any]
 
@@ -63,13 +63,15 @@ def overview(rungs: Sequence[Step], measured: Sequence[Record]) -> Iterable[str]
     headings = ["rung", *(size_of(r) for r in measured), *(f"of cuBLAS, {size_of(r)}" for r in measured)]
     rows = []
     for rung in rungs:
-        found = [row_of(record, rung.label) for record in measured]
-        rates = [units.digits(row["tflops"]) if row and row["tflops"] else "-" for row in found]
-        parts = [units.percent(row["library_fraction"]) if row and row["library_fraction"] else "-" for row in found]
+        result = [row_of(record, rung.label) for record in measured]
+        rates = [units.digits(row["tflops"]) if row and row["tflops"] else "-" for row in result]
+        parts = [units.percent(row["library_fraction"]) if row and row["library_fraction"] else "-" for row in result]
         rows.append([rung.label, *rates, *parts])
     for name in dict.fromkeys(base["name"] for record in measured for base in record["baselines"]):
-        found = [next((b for b in record["baselines"] if b["name"] == name), None) for record in measured]
-        rows.append([name, *(units.digits(base["tflops"]) if base else "-" for base in found), *("" for _ in measured)])
+        result = [next((b for b in record["baselines"] if b["name"] == name), None) for record in measured]
+        rows.append(
+            [name, *(units.digits(base["tflops"]) if base else "-" for base in result), *("" for _ in measured)]
+        )
     yield "TFLOP/s, and the fraction of cuBLAS's rate in the same run:\n\n" + markdown(headings, rows)
 
 
@@ -78,7 +80,7 @@ def environment_of(record: Record) -> str:
     environment = record["environment"]
     gpus = environment.get("gpus") or [{}]
     driver = gpus[0].get("driver_version", "unknown")
-    others = ", ".join(f"{name} {found}" for name, found in environment["packages"].items() if name in _NAMED)
+    others = ", ".join(f"{name} {result}" for name, result in environment["packages"].items() if name in _NAMED)
     date = environment["date"][:10]
     gpu = gpus[0].get("name", record["arch"])
     return f"On one {gpu}, {date}: driver {driver}, NVRTC {environment['nvrtc']}, {others}."
@@ -124,7 +126,7 @@ def transactions(row: Mapping[str, Any], *, async_copies: bool = False) -> list[
     c = row["counters"]
     return [
         str(c["global_load_requests"] + (c["cp_async_global_requests"] if async_copies else 0)),
-        said(sectors_per_load(c)),
+        sectors_in_words(sectors_per_load(c)),
         str(c["global_store_requests"]),
         units.ratio(c["global_store_sectors"], c["global_store_requests"]),
         *shared(c),
@@ -146,21 +148,21 @@ def family(rungs: Sequence[Step], measured: Sequence[Record], emulated: Record |
 
 def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> str:
     """Return the rung's own figures: its rate at the largest size measured, and any remark of the runs."""
-    said = ""
+    text = ""
     if measured:
         record = measured[-1]
         row, copied = row_of(record, rung.label), record.get("copy_bytes_per_s")
         if row is None:
-            said += " *Not measured yet.*"
+            text += " *Not measured yet.*"
         subject = LADDERS[record["ladder"]].subject
         if row and row[subject.rate]:
             of = "a copy's bandwidth in that run" if copied else f"the {record['arch']}'s {subject.limit_name}"
             part = f", {units.percent(row[subject.fraction])} of {of}" if row[subject.fraction] else ""
-            said += (
+            text += (
                 f" *Measured* at {size_of(record)}: {units.seconds(row['seconds'])}, {units.digits(row[subject.rate])} "
                 f"{subject.unit}{part}."
             )
     row = row_of(emulated, rung.label) if emulated else None
     if row and row["note"]:
-        said += f" *Emulated* {row['note']}."
-    return said
+        text += f" *Emulated* {row['note']}."
+    return text

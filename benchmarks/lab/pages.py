@@ -28,7 +28,7 @@ from lab.page_parts import (
 from lab.pictures import shown
 from lab.transpose_add import report
 from matmill.bench import units
-from matmill.ladders.runner.traffic import read_over_least, said, sectors_per_load
+from matmill.ladders.runner.traffic import read_over_least, sectors_in_words, sectors_per_load
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}
@@ -58,8 +58,8 @@ _SUM_UNITS = (
 
 def recorded(folder: Path, ladder: str) -> list[Record]:
     """Give the results of ``ladder`` recorded in ``folder``, the emulated one first, then by size, type and layout."""
-    found: list[Record] = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{ladder}_*.json")]
-    runs = [record for record in found if record.get("ladder") == ladder]
+    result: list[Record] = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{ladder}_*.json")]
+    runs = [record for record in result if record.get("ladder") == ladder]
     return sorted(runs, key=lambda r: (r["on"] != "emulator", *_order(r["problem"])))
 
 
@@ -165,8 +165,8 @@ def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
     others = list(dict.fromkeys(base["name"] for record in measured for base in record["baselines"]))
     rows = []
     for record in measured:
-        found = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
-        rates = [_bandwidth(found.get(name)) for name in (*names, *others)]
+        result = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
+        rates = [_bandwidth(result.get(name)) for name in (*names, *others)]
         rows.append([size_of(record), *rates])
     return f"## Measured\n\n{environment_of(measured[-1])}\n\n" + markdown([sizes, *names, *others], rows)
 
@@ -184,7 +184,7 @@ def _reads(emulated: Record) -> str:
         [
             *needs(row),
             units.digits(read_over_least(row["counters"], row["bytes"])),
-            said(sectors_per_load(row["counters"])),
+            sectors_in_words(sectors_per_load(row["counters"])),
             str(row["counters"]["atomics"]),
             str(row["counters"]["barriers"]),
             str(len(row["hazards"])),
@@ -227,7 +227,7 @@ def _counters(emulated: Record) -> str:
             [
                 *needs(row),
                 str(c["ffma"]),
-                said(sectors_per_load(c)),
+                sectors_in_words(sectors_per_load(c)),
                 units.ratio(c["global_store_sectors"], c["global_store_requests"]),
                 *shared(c),
                 str(c["barriers"]),

@@ -65,8 +65,8 @@ class Picture:
 
     def records(self, folder: Path) -> list[Record]:
         """Return what it is drawn from: of a sweep, the products whose size is a power of two."""
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
-        return [one for one in found if self.drawer is not _sweep or one["problem"]["n"].bit_count() == 1]
+        result = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
+        return [one for one in result if self.drawer is not _sweep or one["problem"]["n"].bit_count() == 1]
 
     def path(self, folder: Path) -> Path:
         """Return its file beside the records."""

@@ -102,12 +102,12 @@ class Ranks:
     def _medians(self, runs: dict[str, Run], seconds: float, once: float) -> dict[str, float]:
         rounds = int(min(_MOST_ROUNDS, max(_LEAST_ROUNDS, seconds / max(once, 1e-5))))
         order, drawn = list(runs), random.Random(0)  # noqa: S311 — the same order on every rank
-        found = torch.zeros((len(runs), rounds), dtype=torch.float64)
+        result = torch.zeros((len(runs), rounds), dtype=torch.float64)
         for number in range(rounds):
             drawn.shuffle(order)
             for name in order:
-                found[list(runs).index(name), number] = self._once(runs[name])
-        slowest = found.to(self.device)
+                result[list(runs).index(name), number] = self._once(runs[name])
+        slowest = result.to(self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         return {name: statistics.median(row) for name, row in zip(runs, slowest.tolist(), strict=True)}
 
@@ -241,9 +241,9 @@ def _parallel(kind: str, n: int, dtype: Any) -> Callable[[Ranks], Made]:
             return d if kind == "column" else d.redistribute(placements=[Replicate()])
 
         def error() -> float:
-            found = reduced(mt.linear(x, w)).full_tensor()
+            result = reduced(mt.linear(x, w)).full_tensor()
             exact = whole_x.double() @ whole_w.double().mT if not ranks.rank else None
-            return 0.0 if exact is None else float((found.double() - exact).abs().max() / n_here)
+            return 0.0 if exact is None else float((result.double() - exact).abs().max() / n_here)
 
         # Operands are the same on all ranks: rank 0's, as distribute_tensor gives them.
         runs: dict[str, Run] = {

@@ -54,9 +54,9 @@ class Kind:
         Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
         """
         if path.is_file() and path.stat().st_size:
-            found, lines = self.read(path)
-            if found.get("seed") != seed:
-                raise self._wrong(path, f"seed {found.get('seed')!r}, and {seed} was asked for")
+            result, lines = self.read(path)
+            if result.get("seed") != seed:
+                raise self._wrong(path, f"seed {result.get('seed')!r}, and {seed} was asked for")
             return lines
         append(path, {"record": self.name, "seed": seed, **header})
         return []
@@ -131,8 +131,8 @@ class Format:
         then says how many, and when they were measured.
         """
         paths = sorted(folder.glob(f"{self.operation}_*.json"))
-        found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-        comparisons = [record for record in found if record.get("record") == self.kind]
+        result = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        comparisons = [record for record in result if record.get("record") == self.kind]
         merged: dict[str, dict[str, Any]] = {}
         for record in sorted(comparisons, key=lambda record: str(record["environment"]["date"]), reverse=True):
             latest = merged.setdefault(record["group"], {**record, "others": []})

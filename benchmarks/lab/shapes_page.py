@@ -128,8 +128,8 @@ timed. Means are geometric. Each product's times and errors are in
 def recorded_shapes(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``shapes_emulated.py`` and ``shapes.py`` recorded."""
     names = ("shapes_emulated.json", "shapes_h200.json")
-    found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
-    return found[0], found[1]
+    result = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
+    return result[0], result[1]
 
 
 def shapes_page(emulated: Record, measured: Record) -> str:
@@ -193,8 +193,8 @@ def product_of(record: Record) -> str:
     """
     times = f"{record['batch']} x " if record["batch"] > 1 else ""
     views = [name for name, layout in zip("AB", record["layouts"], strict=True) if layout == "t"]
-    said = f", {' and '.join(views)} transposed" if views else ""
-    return f"{times}{record['m']}x{record['n']}x{record['k']}{said}"
+    text = f", {' and '.join(views)} transposed" if views else ""
+    return f"{times}{record['m']}x{record['n']}x{record['k']}{text}"
 
 
 def mean(ratios: Sequence[float]) -> float:
@@ -208,12 +208,12 @@ def mean(ratios: Sequence[float]) -> float:
 
 def grouped(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
     """Return the records by class and type, in their order."""
-    found: dict[tuple[str, str], list[Record]] = {}
+    result: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        found.setdefault((record["kind"], record["dtype"]), []).append(record)
+        result.setdefault((record["kind"], record["dtype"]), []).append(record)
     # Types of a class together.
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    return {key: found[key] for key in sorted(found, key=lambda key: kinds.index(key[0]))}
+    kinds = list(dict.fromkeys(kind for kind, _ in result))
+    return {key: result[key] for key in sorted(result, key=lambda key: kinds.index(key[0]))}
 
 
 def _summary(records: Sequence[Record]) -> Iterator[list[str]]:
@@ -245,18 +245,18 @@ def _fastest(record: Record) -> float:
 
 def _slower(records: Sequence[Record]) -> Iterator[str]:
     """Yield the products that the library computes faster, those that lose most first."""
-    found = sorted((one for one in records if ratio_of(one) < SLOWER), key=ratio_of)
+    result = sorted((one for one in records if ratio_of(one) < SLOWER), key=ratio_of)
     yield "### Where torch.matmul is faster\n"
-    if not found:
+    if not result:
         yield f"By more than {1 - SLOWER:.0%}: nowhere.\n"
         return
-    by = Counter(one["chosen"].split()[0] for one in found)
+    by = Counter(one["chosen"].split()[0] for one in result)
     kernels = ", ".join(f"{count} of them by `{name}`" for name, count in by.most_common())
-    counts = f"{len(found)} of {len(records)} products"
-    most = f" The {_NAMED} that lose most:" if len(found) > _NAMED else ""
+    counts = f"{len(result)} of {len(records)} products"
+    most = f" The {_NAMED} that lose most:" if len(result) > _NAMED else ""
     yield fill(f"By more than {1 - SLOWER:.0%} for {counts}, {kernels}.{most}", _WIDTH) + "\n"
     rows = [
         [one["kind"], product_of(one), one["dtype"], f"{ratio_of(one):.2f}", in_words(one["chosen"], one["dtype"])]
-        for one in found[:_NAMED]
+        for one in result[:_NAMED]
     ]
     yield markdown(("class", "product", "type", "torch's time / ours", "kernel"), rows)

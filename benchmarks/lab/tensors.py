@@ -35,8 +35,8 @@ def random_operands(
 
     def matrix(rows: int, columns: int, order: str) -> Any:
         shape = (rows, columns) if order == "n" else (columns, rows)
-        made = torch.randn(*several, *shape, device=device, dtype=getattr(torch, dtype))
-        return made if order == "n" else made.transpose(-1, -2)
+        result = torch.randn(*several, *shape, device=device, dtype=getattr(torch, dtype))
+        return result if order == "n" else result.transpose(-1, -2)
 
     m, n, k = sizes
     return matrix(m, k, layouts[0]), matrix(k, n, layouts[1])

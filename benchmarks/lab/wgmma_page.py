@@ -155,8 +155,8 @@ def counted(rows: Sequence[Record]) -> str:
 def recorded_tiles(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``wgmma_sass.py`` and ``wgmma_tiles.py`` recorded."""
     names = ("wgmma_sass.json", "wgmma_tiles_h200.json")
-    found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
-    return found[0], found[1]
+    result = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
+    return result[0], result[1]
 
 
 def wgmma_page(machine_code: Record, measured: Record) -> str:
@@ -185,11 +185,11 @@ def _speed(measured: Record) -> list[str]:
             told = explain(problem, config, H200)
             name, flops = tile_of(config), 2 * n**3 / peak
             cells = cells or [name, *_bandwidths(problem, config), _BOUNDS[told.bound]]
-            predicted, found = flops / told.seconds, flops / seconds[name]
-            cells += [_last_wave(problem, config), units.percent(predicted), units.percent(found)]
+            predicted, result = flops / told.seconds, flops / seconds[name]
+            cells += [_last_wave(problem, config), units.percent(predicted), units.percent(result)]
             cells.append(f"{seconds[LIBRARY] / seconds[name]:.2f}")
-            if abs(predicted / found - 1) > _APART:
-                apart.append(f"{name} at {n} ({predicted / found - 1:+.0%})")
+            if abs(predicted / result - 1) > _APART:
+                apart.append(f"{name} at {n} ({predicted / result - 1:+.0%})")
         rows.append(cells)
     named = f"{', '.join(apart)}." if apart else "no tile."
     return [
@@ -239,13 +239,13 @@ def _last_wave(problem: Gemm, config: Config) -> str:
 def _seconds(measured: Record, n: int) -> dict[str, float]:
     """Return seconds of each tile as it is configured today but for registers, and of the library."""
     key = {"m": n, "n": n, "k": n, "dtype": BF16.name, "layout": "column"}
-    (found,) = (one["seconds"] for one in measured["records"] if key.items() <= one.items())
-    seconds = {LIBRARY: float(found[LIBRARY])}
+    (result,) = (one["seconds"] for one in measured["records"] if key.items() <= one.items())
+    seconds = {LIBRARY: float(result[LIBRARY])}
     problem = packed(n, n, n, BF16, "column")
-    known = {name: config_of(name, WGMMA) for name in found if name != LIBRARY}
+    known = {name: config_of(name, WGMMA) for name in result if name != LIBRARY}
     for shape in SHAPES:
         wanted = configured(shape, problem, H200)
-        of_tile = [found[name] for name, config in known.items() if all(config[one] == wanted[one] for one in _SAME)]
+        of_tile = [result[name] for name, config in known.items() if all(config[one] == wanted[one] for one in _SAME)]
         if of_tile:
             seconds[tile_of(wanted)] = float(min(of_tile))
     return seconds

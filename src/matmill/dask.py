@@ -139,8 +139,8 @@ def _read(path: str, offset: int, block_info: Any = None) -> Any:
     dtype = here["dtype"]
     with Path(path).open("rb") as file:
         file.seek(offset + start * row * dtype.itemsize)
-        found = np.fromfile(file, dtype, (stop - start) * row)
-    if found.size != (stop - start) * row:
+        numbers = np.fromfile(file, dtype, (stop - start) * row)
+    if numbers.size != (stop - start) * row:
         needed = offset + stop * row * dtype.itemsize
         raise TruncatedFileError(
             argument="path",
@@ -148,7 +148,7 @@ def _read(path: str, offset: int, block_info: Any = None) -> Any:
             wanted=f"at least {size(needed)}",
             fix="Write the file anew, and do not change it while it is read.",
         )
-    return found.reshape(stop - start, *(end for _, end in others))
+    return numbers.reshape(stop - start, *(end for _, end in others))
 
 
 def _product(e: Any, f: Any) -> Any:

@@ -44,5 +44,5 @@ def stream_id(library: ctypes.CDLL) -> Callable[[int, int], int]:
 def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Callable[..., int]:
     function = library[name]  # an object of its own, unlike the attribute of that name
     function.argtypes, function.restype = arguments, ctypes.c_int
-    made: Callable[..., int] = function
-    return made
+    call: Callable[..., int] = function
+    return call

@@ -99,10 +99,10 @@ def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--
     ('bfloat16', 'float32')
     """
     names = list(known)
-    found = SHORT.get(text.lower(), text.lower())
-    if found not in names:
+    full = SHORT.get(text.lower(), text.lower())
+    if full not in names:
         raise unknown_name(argument, text, [*names, *(short for short, name in SHORT.items() if name in names)])
-    return found
+    return full
 
 
 #: How an array is converted to another type, by NumPy and libraries after it and by torch: of its name and the type's.
@@ -132,28 +132,28 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
     return named(dtype.name, argument, table)
 
 
-def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DType:
+def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") -> DType:
     """Return the element type that a product of elements of ``dtype`` is asked to have.
 
-    ``asked`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It may
-    be float32 for 16-bit elements and float64 for float32 ones, which are then summed in it. Raises
+    ``out_dtype`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself.
+    It may be float32 for 16-bit elements and float64 for float32 ones, which are then summed in it. Raises
     :class:`~matmill.errors.DTypeError` for all others.
 
     >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type("float64", F32).name
     ('float32', 'float16', 'float64')
     """
-    if asked is None:
+    if out_dtype is None:
         return dtype
     # torch's have no other name; JAX's scalar types, like NumPy's own, are taken by np.dtype.
-    name = str(asked).removeprefix("torch.")
+    name = str(out_dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
     if name not in ALL:
         try:
-            name = of_numpy(np.dtype(asked), argument).name  # type: ignore[call-overload] # whatever it may be
+            name = of_numpy(np.dtype(out_dtype), argument).name  # type: ignore[call-overload] # whatever it may be
         except TypeError as error:
             if isinstance(error, DTypeError):
                 raise
-            name = repr(asked)
+            name = repr(out_dtype)
     wider = widest(dtype)
     for each in (dtype, wider):
         if each is not None and name == each.name:
@@ -191,8 +191,8 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
     Raises :class:`~matmill.errors.DTypeError` for a type outside the table. It says what to do, with ``conversion`` for
     how the array's library converts.
     """
-    found = table.get(name)
-    if found is None:
+    dtype = table.get(name)
+    if dtype is None:
         *others, last = table
         wanted = f"{', '.join(others)} or {last}"
         raise DTypeError(
@@ -201,7 +201,7 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
             wanted=wanted,
             fix=by_copy(argument, _cure(name, argument, conversion)),
         )
-    return found
+    return dtype
 
 
 def _cure(name: str, argument: str, conversion: str) -> str:

@@ -27,7 +27,7 @@ from matmill.settings import Executor
 #: An array of any library, which results are like: of its library, and of its element type where no other is asked for.
 A = TypeVar("A")
 #: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
-_Asked: TypeAlias = tuple[Any, str | None, object, str | None]
+_Options: TypeAlias = tuple[Any, str | None, object, str | None]
 #: Past the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
@@ -149,8 +149,8 @@ def matmul(
         raise _third_array()
     if bias is None and activation is None and out_dtype is None and precision is None:
         return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
-    asked = bias, activation, out_dtype, precision
-    return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, asked)
+    options = bias, activation, out_dtype, precision
+    return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, options)
 
 
 @overload
@@ -228,8 +228,8 @@ def inner(
     check_callable(progress, "progress")
     if misplaced:
         raise _third_array()
-    asked = None if out_dtype is None else (None, None, out_dtype, None)
-    return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress, asked)
+    options = None if out_dtype is None else (None, None, out_dtype, None)
+    return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress, options)
 
 
 def transpose_add(
@@ -287,8 +287,8 @@ def transpose_add(
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    found: A = _delivered(request, call, named)
-    return found
+    result: A = _delivered(request, call, named)
+    return result
 
 
 def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executor | None = None) -> A:
@@ -312,8 +312,8 @@ def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executo
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    found: A = _delivered(request, call, named)
-    return found
+    result: A = _delivered(request, call, named)
+    return result
 
 
 _CURES = "To add the array, pass c=array, beta=1.0; to write the result into it, pass out=array."
@@ -336,14 +336,14 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     stream: object,
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
-    asked: _Asked | None = None,
+    epilogue: _Options | None = None,
 ) -> Any:
     if beta is None:
         if c is not None:
             raise ArgumentError(argument="c", got="an array without beta", wanted="c together with beta", fix=_CURES)
         beta = 0.0
     # `scalar` checks numbers that are no floats.
-    named_none = c is None and asked is None and stream is None and executor is None
+    named_none = c is None and epilogue is None and stream is None and executor is None
     if named_none and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
         known = fast_path.repeat(operation, first, second, out)
         if known is not None:
@@ -358,8 +358,8 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     if type(beta) is not float:
         beta = scalar(beta, "beta")
     vector, options = None, NO_OPTIONS
-    if asked is not None:
-        bias, activation, out_dtype, precision = asked
+    if epilogue is not None:
+        bias, activation, out_dtype, precision = epilogue
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
         options = checked_options(activation, out_dtype, precision, a.dtype)
     like, home = _result_owner(first, a, second, b)

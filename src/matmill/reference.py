@@ -101,14 +101,14 @@ def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: f
         return Check(ok=False, error_ratio=float("inf"))
     use_c = c is not None and beta != 0
     c2 = np.broadcast_to(c, shape).reshape(full) if c is not None and use_c else None
-    found = actual.reshape(full)
+    result = actual.reshape(full)
     a2, b2 = np.broadcast_to(a2, (*batch, *a2.shape[-2:])), np.broadcast_to(b2, (*batch, *b2.shape[-2:]))
     worst = 0.0
     for index in np.ndindex(*batch):
         for rows, columns in _blocks(full[-2], full[-1]):
             block_c = None if c2 is None else c2[index][rows, columns]
             operands = (a2[index][rows], b2[index][:, columns], block_c)
-            worst = max(worst, _ratio(found[index][rows, columns], *operands, alpha=alpha, beta=beta))
+            worst = max(worst, _ratio(result[index][rows, columns], *operands, alpha=alpha, beta=beta))
     return Check(ok=worst <= 1.0, error_ratio=worst)
 
 

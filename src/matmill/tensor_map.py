@@ -174,8 +174,8 @@ def decode(data: bytes, label: str = _LABEL) -> TensorMap:
         f"interleave {_INTERLEAVE.of(bits)}": _INTERLEAVE.of(bits) >= len(_INTERLEAVES),
         "reserved bits that are set": any(field.of(bits) for field in _RESERVED),
     }
-    for what, found in broken.items():
-        if found:
+    for what, value in broken.items():
+        if value:
             raise ArgumentError(
                 argument=label, got=what, wanted="128 bytes that encode or tensormap.replace made", fix=_NO_MAP
             )

@@ -85,16 +85,16 @@ class Case:
         """Return what differs, in words."""
         if self.differences is not None:
             return self.differences(gpu, emulator)
-        found = []
+        result = []
         for name in self.outputs:
             wrong = np.flatnonzero(gpu[name] != emulator[name])
             if len(wrong):
                 i = int(wrong[0])
-                found.append(
+                result.append(
                     f"{name}: {len(wrong)} of {gpu[name].size} differ, first [{i}]: "
                     f"GPU {int(gpu[name].flat[i]):#x}, emulator {int(emulator[name].flat[i]):#x}"
                 )
-        return found
+        return result
 
 
 def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -> Case:
@@ -116,8 +116,8 @@ def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -
     )
 
     def arrays() -> dict[str, Array]:
-        made = {f"a{n}": np.array(values) for n, (_, values) in enumerate(operands)}
-        return {**made, "o": np.full(len(ops) * count, POISON, np.uint64)}
+        result = {f"a{n}": np.array(values) for n, (_, values) in enumerate(operands)}
+        return {**result, "o": np.full(len(ops) * count, POISON, np.uint64)}
 
     def differences(gpu: dict[str, Array], emulator: dict[str, Array]) -> list[str]:
         return compare_slots(ops, [values for _, values in operands], gpu["o"], emulator["o"])
@@ -129,7 +129,7 @@ def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -
 
 def compare_slots(ops: Sequence[Op], inputs: Sequence[Array], gpu: Array, emulator: Array) -> list[str]:
     """Compare each instruction whose results differ: how many do, and the first three with their operands."""
-    found = []
+    result = []
     for op, a, b in zip(ops, gpu.reshape(len(ops), -1), emulator.reshape(len(ops), -1), strict=True):
         wrong = np.flatnonzero(~same(op, a, b))
         if len(wrong):
@@ -138,8 +138,8 @@ def compare_slots(ops: Sequence[Op], inputs: Sequence[Array], gpu: Array, emulat
                 f"GPU {int(a[i]):#x}, emulator {int(b[i]):#x}"
                 for i in wrong[:3]
             ]
-            found.append(f"{op.ptx}: {len(wrong)} of {len(a)} differ: " + "; ".join(shown))
-    return found
+            result.append(f"{op.ptx}: {len(wrong)} of {len(a)} differ: " + "; ".join(shown))
+    return result
 
 
 def same(op: Op, a: Array, b: Array) -> NDArray[np.bool_]:

@@ -130,8 +130,8 @@ def _multiply(form: Mma) -> Case:
     carrier = np.dtype(np.uint64 if double else np.uint32)
 
     def arrays() -> dict[str, Array]:
-        made = {name: x.reshape(-1).view(carrier).copy() for name, x in zip("abc", parts, strict=True)}
-        return {**made, "o": np.full(WARPS * 32 * c, POISON if double else _WORD, carrier)}
+        result = {name: x.reshape(-1).view(carrier).copy() for name, x in zip("abc", parts, strict=True)}
+        return {**result, "o": np.full(WARPS * 32 * c, POISON if double else _WORD, carrier)}
 
     return Case(
         form.opcode, source_of(form), arrays, ("o",), (WARPS // 4, 1, 1), differences=_comparison(form)

@@ -64,9 +64,9 @@ def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = 
         part = count // 4
         single = singles[index][:part].astype(np.uint64)
         half = halves[index][:part].astype(np.uint64) * np.uint64(0x10001)
-        made = [integers[index][:part], single, doubles[index][:part], half]
-        made[0][::3] = integers[0][:part][::3]
-        return np.concatenate(made)
+        result = [integers[index][:part], single, doubles[index][:part], half]
+        result[0][::3] = integers[0][:part][::3]
+        return np.concatenate(result)
 
     ops = [Op(f"atom.{space}.{name}", kind) for name, kind in atomics]
 
@@ -83,8 +83,8 @@ def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = 
         return [f"old value: {x}" for x in old] + [f"memory: {x}" for x in compare_slots(ops, inputs, *memory)]
 
     def arrays() -> dict[str, Array]:
-        made = {name: operand(n) for n, name in enumerate("xyz")}
-        return {**made, "o": slots(len(ops) * count), "m": slots(len(ops) * count)}
+        result = {name: operand(n) for n, name in enumerate("xyz")}
+        return {**result, "o": slots(len(ops) * count), "m": slots(len(ops) * count)}
 
     return Case(
         f"{label} on own {space} addresses", source, arrays, ("o", "m"), (count // 128, 1, 1),

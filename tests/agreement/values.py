@@ -26,7 +26,7 @@ def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> lis
     rng = np.random.default_rng(seed)
     mask = np.uint64((1 << bits) - 1)
     edges = np.array(INTEGER_EDGES, np.uint64)
-    made = []
+    result = []
     pairs = len(edges) ** 2
     total = max(count, 3 * pairs)
     for index in range(operands):
@@ -37,8 +37,8 @@ def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> lis
         drawn[:pairs] = both if index < 2 else rng.choice(edges, pairs)
         # A run of small operands, for shift counts, selectors and divisors.
         drawn[pairs : 2 * pairs] = rng.integers(0, 80, pairs) if index else drawn[pairs : 2 * pairs]
-        made.append((drawn & mask).astype(f"u{bits // 8}")[total - count :])
-    return made
+        result.append((drawn & mask).astype(f"u{bits // 8}")[total - count :])
+    return result
 
 
 def float_edges(kind: str) -> Array:
@@ -70,7 +70,7 @@ def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> li
     pairs = len(edges) ** 2
     count = max(count, pairs + 2048)
     fraction, bias = _SIGNIFICAND[kind], _BIAS[kind]
-    made = []
+    result = []
     for index in range(operands):
         bits = rng.integers(0, 1 << _BITS[kind], count, dtype=np.uint64)
         both = np.repeat(edges, len(edges)) if index == 0 else np.tile(edges, len(edges))
@@ -80,8 +80,8 @@ def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> li
         low = rng.integers(0, 1 << fraction, 1024, dtype=np.uint64)
         sign = rng.integers(0, 2, 1024, dtype=np.uint64) << np.uint64(_BITS[kind] - 1)
         bits[near:] = exponent | low | sign
-        made.append(bits.astype(word))
-    return made
+        result.append(bits.astype(word))
+    return result
 
 
 def midpoints(dtype: type[np.floating[Any]], seed: int = 0, count: int = 2048) -> list[Array]:

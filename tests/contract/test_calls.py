@@ -144,8 +144,8 @@ def test_epilogues(dtype: str, activation: str | None, on: Executor) -> None:
         for out_dtype in {dtype, "float32" if ALL[dtype].wider else dtype}:
             added = c.astype(ALL[out_dtype].numpy)
             options: dict[str, Any] = {"alpha": 0.5, "beta": -1.0, "bias": bias, "activation": activation}
-            found = matmill.matmul(a, b, c=added, out_dtype=out_dtype, executor=on, **options)
-            assert error(found, a, b, added, **options) <= 1
+            result = matmill.matmul(a, b, c=added, out_dtype=out_dtype, executor=on, **options)
+            assert error(result, a, b, added, **options) <= 1
 
 
 # -- views whose elements start anywhere -------------------------------------------------------------------------------

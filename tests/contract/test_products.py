@@ -103,9 +103,9 @@ class Row:
     def legal(self, problem: Gemm, asked: Gemm) -> list[Kernel[Gemm]]:
         """Return the kernels that are considered for the problem ``asked`` and can compute ``problem``."""
         kernels = (self.kernel.kernel.with_config(config) for config in self.kernel.space(asked, H200))
-        found = [kernel for kernel in kernels if kernel.why_not(problem, H200) is None]
-        assert found
-        return found
+        result = [kernel for kernel in kernels if kernel.why_not(problem, H200) is None]
+        assert result
+        return result
 
 
 def _rows() -> Iterator[Row]:

@@ -97,7 +97,9 @@ def _rows() -> Iterator[Row]:
 @pytest.mark.parametrize("row", list(_rows()), ids=str)
 def test_sums_of_any_layout_and_type(row: Row, executor: Executor) -> None:
     one = row.sum
-    made = StridedSum(one.shape, row.dtype, (one.x, one.y, one.d), one.scalars, in_place=one.in_place)
-    configs = row.kernel.space(made.problem, H200)
+    result = StridedSum(one.shape, row.dtype, (one.x, one.y, one.d), one.scalars, in_place=one.in_place)
+    configs = row.kernel.space(result.problem, H200)
     assert configs
-    executor.check(made, row.kernel.kernel.with_config(configs[row.number * len(configs) // 3]), twice=row.number == 1)
+    executor.check(
+        result, row.kernel.kernel.with_config(configs[row.number * len(configs) // 3]), twice=row.number == 1
+    )

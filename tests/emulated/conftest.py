@@ -40,9 +40,9 @@ def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     graph = SimpleNamespace(increment_version=lambda x: written((x,)))
     autograd = SimpleNamespace(graph=graph, forward_ad=SimpleNamespace(_current_level=-1, unpack_dual=unpack_dual))
     classes = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter)}
-    made = {"empty_like": lambda x: x.new_empty(x.shape), "is_grad_enabled": lambda: Tensor.recording}
-    made["is_inference_mode_enabled"] = lambda: Tensor.inferring
-    fake = SimpleNamespace(**names, **classes, **made, _C=inside, autograd=autograd)
+    result = {"empty_like": lambda x: x.new_empty(x.shape), "is_grad_enabled": lambda: Tensor.recording}
+    result["is_inference_mode_enabled"] = lambda: Tensor.inferring
+    fake = SimpleNamespace(**names, **classes, **result, _C=inside, autograd=autograd)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
     monkeypatch.setattr(fast_path, "torch", fast_path._Torch())

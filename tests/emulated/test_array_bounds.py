@@ -107,9 +107,9 @@ def test_local_arrays_end_where_they_are_declared_to() -> None:
     body = """.local .align 4 .b8 a[20]; .local .align 4 .b8 b[44]; .reg .b32 r; .reg .b64 p;
     mov.u64 p, a; add.u64 p, p, 16; st.local.u32 [p], 1; {} ld.local.u32 r, [b+40];"""
     for more, hazards in (("", []), ("st.local.u32 [p+4], 1;", ["a + 20 B of 20, which is b + 0 B in local memory"])):
-        found = launch(entry(body.format(more)), {}).hazards
-        assert len(found) == len(hazards)
-        assert all(words in hazard.message for words, hazard in zip(hazards, found, strict=True))
+        result = launch(entry(body.format(more)), {}).hazards
+        assert len(result) == len(hazards)
+        assert all(words in hazard.message for words, hazard in zip(hazards, result, strict=True))
 
 
 def test_the_only_local_array_ends_before_its_memory_does() -> None:
@@ -135,5 +135,5 @@ def test_an_address_of_one_origin_is_checked(steps: str, *, checked: bool) -> No
         f".reg .b32 p, q, r; .reg .pred c; {steps} st.shared.u32 [p], 1;",
         declarations=".shared .align 64 .b8 a[64]; .shared .align 64 .b8 b[64];",
     )
-    found = launch(text, {}, options={"races": False}).hazards
-    assert [hazard.kind for hazard in found] == ["out-of-bounds"] * checked
+    result = launch(text, {}, options={"races": False}).hazards
+    assert [hazard.kind for hazard in result] == ["out-of-bounds"] * checked

@@ -134,5 +134,5 @@ def test_right_kernels_are_silent(source: str, schedule: int) -> None:
 def test_each_defect_is_found_and_names_both_instructions(name: str, schedule: int) -> None:
     source, text, instead, kind, instructions = DEFECTS[name]
     assert source.count(text) == 1
-    found = hazards(source.replace(text, instead), schedule)
-    assert any(h.kind == kind and all(i in h.message for i in instructions) for h in found), found
+    result = hazards(source.replace(text, instead), schedule)
+    assert any(h.kind == kind and all(i in h.message for i in instructions) for h in result), result

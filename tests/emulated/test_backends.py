@@ -187,9 +187,9 @@ def test_every_stream_has_room_of_its_own(device: FakeGPU) -> None:
     a, b = _random(0, 4, 900), _random(1, 900, 3)
     for stream in (5, 6, 5):
         matmill.matmul(DeviceArray(device, a), DeviceArray(device, b), stream=stream)
-    found = [_pointers(launch, "workspace", "counter") for launch, _ in device.launches]
-    assert found[0] == found[2]
-    assert not set(found[0]) & set(found[1])
+    result = [_pointers(launch, "workspace", "counter") for launch, _ in device.launches]
+    assert result[0] == result[2]
+    assert not set(result[0]) & set(result[1])
 
 
 @pytest.mark.usefixtures("last_block")
@@ -208,8 +208,8 @@ def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: Fak
 
 
 def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
-    found = {arg.name: arg.address for arg in launch.args if isinstance(arg, Pointer)}
-    return tuple(found[name] for name in names)
+    result = {arg.name: arg.address for arg in launch.args if isinstance(arg, Pointer)}
+    return tuple(result[name] for name in names)
 
 
 @pytest.mark.usefixtures("two_launches")

@@ -91,8 +91,8 @@ def test_counts_and_ranges_are_those_of_the_bytes(tensor: TensorMap, data: st.Da
         where = [source for source, _ in box_elements(tensor, at, 0) if source is not None]
         touched = sorted({source + byte for source in where for byte in range(itemsize)})
         starts, ends = boxes.ranges(n)
-        found = [byte for start, end in zip(starts, ends, strict=True) for byte in range(start, end)]
-        assert found == touched
+        result = [byte for start, end in zip(starts, ends, strict=True) for byte in range(start, end)]
+        assert result == touched
         assert (starts[1:] > ends[:-1]).all()
         assert boxes.global_bytes()[n] == len(where) * itemsize
         assert boxes.sectors()[n] == len({byte // 32 for byte in touched})

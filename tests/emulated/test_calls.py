@@ -235,8 +235,8 @@ def test_barriers_shuffles_and_races_inside_called_functions(ptx: str) -> None:
 
 
 def test_wrong_calls_end_the_kernel(ptx: str) -> None:
-    said = ["is null", "is to by_shuffles(float, float*), which takes other arguments or has no body", "no function is"]
-    for how, words in enumerate(said):
+    text = ["is null", "is to by_shuffles(float, float*), which takes other arguments or has no body", "no function is"]
+    for how, words in enumerate(text):
         with pytest.raises(KernelFault, match=r"thread \(40, 0, 0\) of block \(0, 0, 0\) executes 'call") as raised:
             launched(ptx, "wrong", np.ones(64, np.int64), np.int32(how))
         assert words in raised.value.hazard.message

@@ -251,9 +251,9 @@ def test_bit_counts(bits: int) -> None:
 def nth_set(mask: int, base: int, offset: int) -> int:
     """Return the bit that fns finds: its text in PTX ISA, in Python."""
     order = range(base, 32) if offset > 0 else range(base, -1, -1) if offset < 0 else (base,)
-    found = [position for position in order if mask >> position & 1]
+    result = [position for position in order if mask >> position & 1]
     rank = max(abs(offset), 1) - 1
-    return found[rank] if rank < len(found) else 0xFFFFFFFF
+    return result[rank] if rank < len(result) else 0xFFFFFFFF
 
 
 def test_fns() -> None:

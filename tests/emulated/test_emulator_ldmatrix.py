@@ -84,11 +84,11 @@ def test_ldmatrix(matrices: int, target: str, *, trans: bool) -> None:
     report = launched(moved(matrices, trans=trans), data, at, out, target=target)
     assert report.ok, report.hazards
     memory = data.view(np.uint16).reshape(-1, 8)
-    found = out.reshape(2, 32, matrices)
+    result = out.reshape(2, 32, matrices)
     for warp in range(2):
         for m in range(matrices):
             rows = memory[at[warp * 32 + m * 8 :][:8] // 16]
-            assert (found[warp, :, m] == fragment(rows, trans=trans)).all()
+            assert (result[warp, :, m] == fragment(rows, trans=trans)).all()
     counted = report.counters
     assert counted.ldmatrix_requests == 2
     assert counted.nsight_names()["smsp__inst_executed_op_ldsm"] == 2

@@ -261,9 +261,9 @@ def exact_fma(x: float, y: float, z: float) -> float:
 @pytest.mark.parametrize(("form", "target"), BY_TARGET, ids=lambda x: x if isinstance(x, str) else x.opcode)
 def test_products_of_random_matrices(form: Mma, target: str) -> None:
     a, b, c = drawn(form, seed=1)
-    found, report = emulated(form, target, a, b, c)
+    result, report = emulated(form, target, a, b, c)
     assert report.ok
-    assert (found == products(form, target, a, b, c)).all()
+    assert (result == products(form, target, a, b, c)).all()
 
 
 @EACH
@@ -277,10 +277,10 @@ def test_one_element_at_a_time(form: Mma) -> None:
     depth = (np.arange(warps) * 3 + 1) % k
     a[np.arange(warps), rows, depth] = 2
     b[np.arange(warps), depth] = np.arange(1, n + 1)
-    found, _ = emulated(form, form.targets[-1], a, b, c)
-    wanted = np.zeros_like(found)
+    result, _ = emulated(form, form.targets[-1], a, b, c)
+    wanted = np.zeros_like(result)
     wanted[np.arange(warps), rows] = 2 * np.arange(1, n + 1)
-    assert (found == wanted).all()
+    assert (result == wanted).all()
 
 
 FLOATS = [form for form in FORMS if form.d != "s32"]
@@ -295,18 +295,18 @@ def test_infinities_nan_and_overflow(form: Mma) -> None:
     b[3, 1, 2] = np.nan
     a[4], b[4] = (info(x).max for x in (a, b))
     c[5, 3, 3] = -np.inf
-    found, report = emulated(form, form.targets[-1], a, b, c)
+    result, report = emulated(form, form.targets[-1], a, b, c)
     assert report.ok
-    assert np.isposinf(found[0, 0]).all()
-    assert np.isfinite(found[0, 1:]).all()
-    assert np.isnan(found[1, 0, 0])
-    assert np.isnan(found[2, 0]).all()
-    assert np.isnan(found[3, :, 2]).all()
-    assert np.isfinite(found[3, :, 3]).all()
+    assert np.isposinf(result[0, 0]).all()
+    assert np.isfinite(result[0, 1:]).all()
+    assert np.isnan(result[1, 0, 0])
+    assert np.isnan(result[2, 0]).all()
+    assert np.isnan(result[3, :, 2]).all()
+    assert np.isfinite(result[3, :, 3]).all()
     if form.a != "f16" or form.d == "f16":
         # 65504² is no more than float32 holds.
-        assert np.isposinf(found[4]).all()
-    assert np.isneginf(found[5, 3, 3])
+        assert np.isposinf(result[4]).all()
+    assert np.isneginf(result[5, 3, 3])
 
 
 @pytest.mark.parametrize("form", FLOATS, ids=lambda form: form.opcode)
@@ -319,12 +319,12 @@ def test_subnormals_and_one_rounding(form: Mma) -> None:
     c[1] = smallest[c.dtype]
     # 1 + a quarter of a unit four times over: each alone would be lost, together they are a unit.
     c[2], a[2, :, :4], b[2, :4] = 1, 2.0**-10, step * 2.0**8
-    found, _ = emulated(form, form.targets[-1], a, b, c)
+    result, _ = emulated(form, form.targets[-1], a, b, c)
     if form.a != "tf32":
-        assert (found[0] == np.array(smallest[a.dtype]).astype(found.dtype)).all()
-    assert (found[1] == c[1]).all()
+        assert (result[0] == np.array(smallest[a.dtype]).astype(result.dtype)).all()
+    assert (result[1] == c[1]).all()
     # float64 rounds after each product, so it stays at 1.
-    assert (found[2] == (1 if form.d == "f64" else 1 + step)).all()
+    assert (result[2] == (1 if form.d == "f64" else 1 + step)).all()
 
 
 def with_low_bits(values: Array) -> Array:
@@ -455,8 +455,8 @@ def test_immediate_operands(types: str, a: str, b: str, c: str, wanted: str) -> 
     memory, out = Memory(), np.zeros(64, np.uint32)
     launch = Launch("k", "k", (1, 1, 1), (64, 1, 1), (memory.bind("o", out, access="w"),))
     assert run(text, launch, memory).ok
-    found = out.view(np.float16 if half else np.float32).reshape(-1, 2)
-    assert (found == np.array(wanted.split(), found.dtype)).all()
+    result = out.view(np.float16 if half else np.float32).reshape(-1, 2)
+    assert (result == np.array(wanted.split(), result.dtype)).all()
 
 
 # What is refused

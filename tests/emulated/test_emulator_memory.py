@@ -365,7 +365,7 @@ def test_counters_and_results_do_not_depend_on_how_the_run_is_cut() -> None:
     source = """extern "C" __global__ void k(const float* a, float* o, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;
       if (i < n) { float v = a[i]; for (int j = 0; j < i % 3; j++) v = v * v + a[(i * 7 + j) % n]; o[i] = v; } }"""
-    found = []
+    result = []
     cuts: list[Options] = [{}, {"threads": 2, "races": False}, {"schedule": 3}]
     for options in cuts:
         out = np.zeros_like(a)
@@ -377,10 +377,10 @@ def test_counters_and_results_do_not_depend_on_how_the_run_is_cut() -> None:
             block=(256, 1, 1),
             options=options,
         )
-        found.append((out.tobytes(), report.counters))
-    assert found[0] == found[1]
-    assert found[0][0] == found[2][0]
-    assert found[0][1].ffma == found[2][1].ffma
+        result.append((out.tobytes(), report.counters))
+    assert result[0] == result[1]
+    assert result[0][0] == result[2][0]
+    assert result[0][1].ffma == result[2][1].ffma
 
 
 @pytest.mark.parametrize(

@@ -70,21 +70,21 @@ def test_kernels_that_wait_first_are_right(body: str) -> None:
     ],
 )
 def test_who_touches_global_memory_before_it_waits_is_named(body: str, message: str) -> None:
-    (found,) = said(body)
-    assert found.startswith(
+    (result,) = said(body)
+    assert result.startswith(
         f"{message} before griddepcontrol.wait, while the launch before this dependent one may still"
     )
 
 
 def test_every_instruction_is_reported_once_and_only_the_threads_that_have_not_waited() -> None:
-    found = said("if (t % 2) { " + WAIT + "} y[t] = x[t]; " + WAIT)
-    assert len(found) == 2
-    assert all("thread (0, 0, 0) of block (0, 0, 0)" in message for message in found)
+    result = said("if (t % 2) { " + WAIT + "} y[t] = x[t]; " + WAIT)
+    assert len(result) == 2
+    assert all("thread (0, 0, 0) of block (0, 0, 0)" in message for message in result)
 
 
 def test_a_launch_of_which_no_thread_waits_is_reported() -> None:
-    (found,) = said("")
-    assert found.startswith("demo: no thread executes griddepcontrol.wait: ")
+    (result,) = said("")
+    assert result.startswith("demo: no thread executes griddepcontrol.wait: ")
 
 
 def test_one_thread_that_waits_holds_back_the_launches_behind() -> None:
@@ -102,5 +102,5 @@ def test_older_gpus_have_no_early_launches() -> None:
 
 def test_every_batch_of_blocks_waits_anew() -> None:
     body = "if (blockIdx.x < 200) { " + WAIT + "} y[t] = 1;"
-    found = [hazard.message for hazard in launched(body, blocks=300).hazards]
-    assert [message.split(" of block ")[1].split(",")[0] for message in found] == ["(200"]
+    result = [hazard.message for hazard in launched(body, blocks=300).hazards]
+    assert [message.split(" of block ")[1].split(",")[0] for message in result] == ["(200"]

@@ -102,9 +102,9 @@ def test_another_size_or_alignment_is_refused(size: int, align: int) -> None:
     ptx = compile_ptx(STRUCT + KERNELS["at fixed and computed offsets"])
     with pytest.raises(
         ArgumentError, match=rf"launch.args\[0\].*a struct of {size} bytes, aligned to {align}\b"
-    ) as found:
+    ) as result:
         launch(ptx, Memory(), Struct(bytes(size), align))
-    assert "96 bytes, aligned to 8, for parameter k_param_0" in str(found.value)
+    assert "96 bytes, aligned to 8, for parameter k_param_0" in str(result.value)
 
 
 def test_a_number_in_place_of_a_struct_is_refused() -> None:
@@ -172,9 +172,9 @@ def test_an_alignment_of_64_bytes_holds_for_the_address() -> None:
 def test_what_a_kernel_may_not_do_with_its_parameters(body: str, kind: str, message: str) -> None:
     ptx = _by_hand(".param .align 8 .b8 a[16], .param .align 8 .b8 b[8]", body)
     whole = Struct(bytes(16), 8)
-    with pytest.raises(KernelFault, match=message) as found:
+    with pytest.raises(KernelFault, match=message) as result:
         launch(ptx, Memory(), whole, replace(whole, data=bytes(8)), threads=2)
-    assert found.value.hazard.kind == kind
+    assert result.value.hazard.kind == kind
 
 
 def test_tensor_maps_are_parameters_of_128_bytes() -> None:

@@ -61,18 +61,18 @@ def test_results_that_are_not_rounded(dtype: str) -> None:
 def test_aligned_products(out_dtype: str, precision: str | None) -> None:
     a, b, column = (_random(i, *shape, dtype="float16") for i, shape in enumerate(((64, 272), (272, 80), (64, 1))))
     options: dict[str, Any] = {"bias": column, "activation": "gelu"}
-    found = _emulate(a, b, out_dtype=out_dtype, precision=precision, **options)
-    assert found.dtype == ALL[out_dtype].numpy
-    assert error(found, a, b, **options) <= 1
+    result = _emulate(a, b, out_dtype=out_dtype, precision=precision, **options)
+    assert result.dtype == ALL[out_dtype].numpy
+    assert error(result, a, b, **options) <= 1
 
 
 def test_float32_rounded_to_tf32() -> None:
     a, w, bias = (_random(i, *shape, dtype="float32") for i, shape in enumerate(((64, 96), (40, 96), (40,))))
     b = w.T  # both are stored along k, as tensor cores take tf32
-    found = _emulate(a, b, bias=bias, activation="relu", precision="tf32")
+    result = _emulate(a, b, bias=bias, activation="relu", precision="tf32")
     limit = 2 * 2.0**-10 * (np.abs(a) @ np.abs(b)) + 1e-5
-    assert (np.abs(found - np.maximum(a @ b + bias, 0)) <= limit).all()
-    assert not np.allclose(found, np.maximum(a @ b + bias, 0), rtol=1e-6, atol=1e-6)
+    assert (np.abs(result - np.maximum(a @ b + bias, 0)) <= limit).all()
+    assert not np.allclose(result, np.maximum(a @ b + bias, 0), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -114,15 +114,15 @@ def test_few_outputs_are_summed_precisely_without_wgmma(dtype: str) -> None:
     kernel = choose(problem, arch.get("a100")).kernel
     assert (kernel.entry, kernel.counts(problem)) == ("inner", True)
     e, f = _random(0, 8, 6000, dtype=dtype), _random(1, 6000, 8, dtype=dtype)
-    found = _emulate(e, f, precision="high", out_dtype="float32")
-    assert found.dtype == np.float32
-    assert error(found, e, f) <= 1
+    result = _emulate(e, f, precision="high", out_dtype="float32")
+    assert result.dtype == np.float32
+    assert error(result, e, f) <= 1
 
 
 def _older(stages: Any, _arch: arch.Arch) -> tuple[Ready[Any], ...]:
     """Return choices for a GPU without wgmma, compiled for the one that is emulated."""
-    found = real(stages, arch.get("a100"))
-    return tuple(Ready(one.stage, one.choice, one.sources, arch.get("h200").target) for one in found)
+    result = real(stages, arch.get("a100"))
+    return tuple(Ready(one.stage, one.choice, one.sources, arch.get("h200").target) for one in result)
 
 
 @pytest.mark.parametrize(("dtype", "k"), [("float32", 900), ("float16", 1601)])
@@ -139,8 +139,8 @@ def test_split_k_and_unaligned_rows(dtype: str, k: int, monkeypatch: pytest.Monk
 
 def test_nothing_is_read_that_is_scaled_by_zero() -> None:
     nan, bias = np.full((5, 5), np.nan, np.float32), _random(0, 5, dtype="float32")
-    found = _emulate(nan, nan, c=nan, alpha=0, beta=0, bias=bias, activation="relu")
-    np.testing.assert_array_equal(found, np.broadcast_to(np.maximum(bias, 0), (5, 5)))
+    result = _emulate(nan, nan, c=nan, alpha=0, beta=0, bias=bias, activation="relu")
+    np.testing.assert_array_equal(result, np.broadcast_to(np.maximum(bias, 0), (5, 5)))
     empty = _emulate(nan[:, :0], nan[:0], bias=bias[:, None], activation="silu")
     assert error(empty, nan[:, :0], nan[:0], bias=bias[:, None], activation="silu") <= 1
 

@@ -157,10 +157,10 @@ def test_epilogues_have_plans_in_the_cache(tensors: Tensors, monkeypatch: pytest
             x, y = _matrix(turn, 20, 12).astype(dtype), _matrix(turn + 10, 12, 24).astype(dtype)
             bias = kind["bias"](turn) if "bias" in kind else np.zeros(1, dtype)
             options = {**kind, "bias": tensors(bias)} if "bias" in kind else kind
-            found = matmill.matmul(tensors(x), tensors(y), **options)
+            result = matmill.matmul(tensors(x), tensors(y), **options)
             expected = np.matmul(x, y, dtype=np.float32) + bias
-            assert (found.base == (np.maximum(expected, 0) if "activation" in kind else expected)).all()
-            assert found.dtype == "float32"
+            assert (result.base == (np.maximum(expected, 0) if "activation" in kind else expected)).all()
+            assert result.dtype == "float32"
         assert len(made) == len(kinds)
 
 
@@ -265,9 +265,9 @@ def test_a_fresh_result_that_starts_elsewhere_takes_the_checked_path(
     e, f = _matrix(0, 20, 12), _matrix(1, 12, 24)
     for behind in (0, 4, 0, 4):
         monkeypatch.setattr(Tensor, "behind", behind)
-        found = matmill.matmul(tensors(e), tensors(f))
-        assert found.data_ptr() % 16 == behind
-        view = found.base if not behind else found.base[behind : behind + 1920].view(np.float32).reshape(20, 24)
+        result = matmill.matmul(tensors(e), tensors(f))
+        assert result.data_ptr() % 16 == behind
+        view = result.base if not behind else result.base[behind : behind + 1920].view(np.float32).reshape(20, 24)
         assert (view == e @ f).all()
     assert len(checked) == 6
 

@@ -260,9 +260,9 @@ def test_padding_lets_nothing_leak(dtype: str) -> None:
     a, b, c = drawn(0, 35, 21, dtype=dtype), drawn(1, 21, 43, dtype=dtype), drawn(2, 35, 43, dtype=dtype)
     a[3, 20], a[34, 9], b[20, 42], b[15, 3] = np.nan, np.inf, -np.inf, np.nan
     for left, right in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
-        found = emulated(left, right, c=np.full_like(c, np.nan), beta=0)
-        assert reference.check(found, a, b).ok
-        assert np.isfinite(found[[0, 33]][:, [0, 41]]).all()
+        result = emulated(left, right, c=np.full_like(c, np.nan), beta=0)
+        assert reference.check(result, a, b).ok
+        assert np.isfinite(result[[0, 33]][:, [0, 41]]).all()
         before = c.copy()
         before[7, 9] = np.nan
         assert reference.check(emulated(left, right, c=before, alpha=0.5, beta=-2), a, b, before, alpha=0.5, beta=-2).ok
@@ -303,8 +303,8 @@ def test_repacked_views_of_any_kind(
 
     a, b, c = view(0, m, k), view(1, k, n), drawn(2, m, n)
     with all_repacked():
-        found = emulated(a, b, c=c, alpha=factors[0], beta=factors[1])
-    assert reference.check(found, a, b, c, alpha=factors[0], beta=factors[1]).ok
+        result = emulated(a, b, c=c, alpha=factors[0], beta=factors[1])
+    assert reference.check(result, a, b, c, alpha=factors[0], beta=factors[1]).ok
 
 
 def test_on_a_gpu_without_asynchronous_copies(monkeypatch: pytest.MonkeyPatch) -> None:

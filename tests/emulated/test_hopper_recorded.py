@@ -71,8 +71,8 @@ class Emulated(probe.Device):
         """Return all arrays after the launch."""
         assert binary is None
         memory = Memory()
-        found = {name: array.copy() for name, array in arrays.items()}
-        pointers = {name: memory.bind(name, array, access="rw") for name, array in found.items()}
+        result = {name: array.copy() for name, array in arrays.items()}
+        pointers = {name: memory.bind(name, array, access="rw") for name, array in result.items()}
         args: list[Argument] = [TensorMap(pointers[name], **fields) for name, fields in maps]
         args += [pointer for name, pointer in pointers.items() if name not in dict(maps)]
         args += [np.int32(number) for number in numbers]
@@ -82,7 +82,7 @@ class Emulated(probe.Device):
         ptx = compile_ptx(probe.source("wgmma_bits", operand, **constants), probe.TARGET)
         report = run(ptx, launch, memory, late_copies=self.late)
         assert report.ok, report.hazards
-        return found
+        return result
 
 
 @pytest.mark.parametrize("registers", [False, True], ids=["shared", "registers"])
@@ -122,13 +122,13 @@ def test_boxes_land_as_they_did(name: str) -> None:
 
 def answers(section: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return what was recorded of each question of a section, and what the emulator answers."""
-    found = []
+    result = []
     for question in {"elections": probe.addresses, "barriers": probe.barriers}[section]():
         record = next((r for r in RECORDED[section] if question.about.items() <= r.items()), None)
         if record is not None:
-            found.append((record, question.about | question.ask(Emulated())))
-    assert len(found) == len(RECORDED[section])
-    return found
+            result.append((record, question.about | question.ask(Emulated())))
+    assert len(result) == len(RECORDED[section])
+    return result
 
 
 @pytest.mark.parametrize("section", ["elections", "barriers"])

@@ -42,8 +42,8 @@ class TensorCores:
 
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
         """Give ``number``-th of those that are ``wanted``, with ``blocks`` blocks whose sums a second launch adds."""
-        found = [config for config in space(replace(problem, k=10**6), arch) if config["MMA"] and self.wanted(config)]
-        fitting = list(dict.fromkeys(config.launched(SPLIT_K=self.blocks, LAST_BLOCK=0) for config in found))
+        result = [config for config in space(replace(problem, k=10**6), arch) if config["MMA"] and self.wanted(config)]
+        fitting = list(dict.fromkeys(config.launched(SPLIT_K=self.blocks, LAST_BLOCK=0) for config in result))
         assert fitting, "none of these is offered"
         return INNER.with_config(fitting[self.number % len(fitting)])
 
@@ -364,11 +364,11 @@ def test_the_host_knows_which_banks_meet_for_tensor_cores(subject: TensorCores, 
     sums = (groups(config) - (not together)) * warps * outputs_of(config) * wide // 4
     twice = groups(config) * 4 * max(2, config["V"])  # k's of a last stage's first step, which is loaded again
     expected = passed * warps * (trial.problem.k + twice) + sums
-    found = trial.main(races=False).counters.shared_load_wavefronts
+    result = trial.main(races=False).counters.shared_load_wavefronts
     if max(8 * config["TM"] * config["DOWN"] - case.m, 8 * config["TN"] * config["ACROSS"] - case.n) == 0:
-        assert found == expected
+        assert result == expected
     else:  # rows beyond the last are the last, which several lanes read at once
-        assert 0.9 * expected < found <= expected
+        assert 0.9 * expected < result <= expected
 
 
 #: Before a k-group's first stage, before its next one, and before sums replace the stages.

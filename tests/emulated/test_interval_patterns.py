@@ -101,5 +101,5 @@ def test_a_loop_is_checked_once() -> None:
 def test_a_race_after_known_intervals_is_found() -> None:
     late = "setp.eq.u32 e, i, 7; @e st.shared.u32 [s], v; bar.sync 0;"
     assert findings(KERNEL.format(trips="mov.u32 n, 7;", body=f"{STAGED} {late}"), 0) == []
-    found = findings(KERNEL.format(trips="mov.u32 n, 9;", body=f"{STAGED} {late}"), 0)
-    assert any("same-value" in each or "race" in each for each in found)
+    result = findings(KERNEL.format(trips="mov.u32 n, 9;", body=f"{STAGED} {late}"), 0)
+    assert any("same-value" in each or "race" in each for each in result)

@@ -75,9 +75,9 @@ def test_a_folder_and_a_line_make_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_
         trial = Trial(choice.kernel, case)
         assert [list(report.hazards) for report in trial.run()] == [[]]
         assert trial.excess() <= 1
-        found = explaining.explain(problem, H200)
-        assert found.chosen.kernel.entry == "outputs"
-        assert found.chosen.bound == "memory"
+        result = explaining.explain(problem, H200)
+        assert result.chosen.kernel.entry == "outputs"
+        assert result.chosen.bound == "memory"
         rows = Gemm(5, 70, 33, dtype=F32)
         assert choose(rows, H200).kernel.entry != "outputs"
         assert any("operands are not packed along k" in reason for reason in choose(rows, H200).reasons)

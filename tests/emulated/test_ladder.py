@@ -53,15 +53,15 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main([*arguments, "--on", "emulator", "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 def test_every_rung_is_right_and_race_free_on_two_tiles(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["ladder", "sgemm", "--n", "64"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "64"], capsys)
     assert code == cli.OK
-    assert [row["rung"] for row in found["rows"]] == [rung.label for rung in SGEMM]
-    for row in found["rows"]:
+    assert [row["rung"] for row in result["rows"]] == [rung.label for rung in SGEMM]
+    for row in result["rows"]:
         assert row["ok"] is True, row
         assert row["hazards"] == []
         assert 0 <= row["error_ratio"] <= 1
@@ -75,15 +75,15 @@ def test_every_rung_is_right_and_race_free_on_two_tiles(capsys: pytest.CaptureFi
 
 def test_the_json_names_problem_arch_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["ladder", "sgemm", "--m", "5", "--n", "33", "--k", "7", "--rungs", "naive", "--seed", "42"]
-    code, found = _json([*arguments, "--arch", "a100"], capsys)
+    code, result = _json([*arguments, "--arch", "a100"], capsys)
     assert code == cli.OK
-    assert found["ladder"] == "sgemm"
-    assert found["on"] == "emulator"
-    assert found["arch"] == "a100"
-    assert found["target"] == "sm_80"
-    assert found["problem"] == {"m": 5, "n": 33, "k": 7}
-    assert found["environment"]["seed"] == 42
-    assert found["rows"][0]["counters"]["ffma"] == 5 * 33 * 7
+    assert result["ladder"] == "sgemm"
+    assert result["on"] == "emulator"
+    assert result["arch"] == "a100"
+    assert result["target"] == "sm_80"
+    assert result["problem"] == {"m": 5, "n": 33, "k": 7}
+    assert result["environment"]["seed"] == 42
+    assert result["rows"][0]["counters"]["ffma"] == 5 * 33 * 7
 
 
 def test_a_seed_repeats_a_run_and_none_makes_a_fresh_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,17 +95,17 @@ def test_a_seed_repeats_a_run_and_none_makes_a_fresh_one(capsys: pytest.CaptureF
 
 
 def test_an_arch_older_than_the_compiler_is_said_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["ladder", "sgemm", "--n", "32", "--rungs", "naive", "--arch", "c2070"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "32", "--rungs", "naive", "--arch", "c2070"], capsys)
     assert code == cli.OK
-    assert found["arch"] == "c2070"
-    assert found["target"] == "sm_90a"
-    assert any("no longer knows the Tesla C2070" in note for note in found["notes"])
+    assert result["arch"] == "c2070"
+    assert result["target"] == "sm_90a"
+    assert any("no longer knows the Tesla C2070" in note for note in result["notes"])
 
 
 def test_a_rung_that_needs_multiples_says_where_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "sgemm", "--on", "emulator", "--n", "33", "--rungs", "shared(16)"]) == cli.OK
-    said = capsys.readouterr().out
-    assert "* shared(16): at m=32 n=32 k=32: m = 33 is not a multiple of 16" in said
+    text = capsys.readouterr().out
+    assert "* shared(16): at m=32 n=32 k=32: m = 33 is not a multiple of 16" in text
 
 
 @pytest.mark.parametrize("mistake", WRONG)
@@ -124,9 +124,9 @@ def test_a_row_of_c_too_many_is_a_fault_that_names_buffer_and_line(
     plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(PRODUCT.replace("row >= m", "row > m") + "C[row * n + column] = alpha * acc;")
-    code, found = _json(["ladder", "sgemm", "--n", "33"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "33"], capsys)
     assert code == cli.FAILED
-    row = found["rows"][1]
+    row = result["rows"][1]
     assert row["ok"] is False
     assert row["counters"] is None
     assert "stopped" in row["note"]
@@ -140,18 +140,18 @@ def test_a_missing_barrier_is_a_race(plant: Plant, capsys: pytest.CaptureFixture
     # Every thread reads what a thread of another warp wrote, and no barrier stands between.
     plant(staged + "C[row * n + column] = alpha * acc + 0.0f * t[31 - threadIdx.y][threadIdx.x];")
     assert main(["ladder", "sgemm", "--on", "emulator", "--n", "32"]) == cli.FAILED
-    said = capsys.readouterr().out
-    row = next(line for line in said.splitlines() if line.startswith("planted"))
+    text = capsys.readouterr().out
+    row = next(line for line in text.splitlines() if line.startswith("planted"))
     assert "RACE" in row
-    assert "planted error: race:" in said
+    assert "planted error: race:" in text
 
 
 def test_a_kernel_that_does_not_compile_shows_the_log(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     plant("nonsense;")
     assert main(["ladder", "sgemm", "--on", "emulator", "--n", "32"]) == cli.FAILED
-    said = capsys.readouterr().err
-    assert "nonsense" in said
-    assert "Traceback" not in said
+    text = capsys.readouterr().err
+    assert "nonsense" in text
+    assert "Traceback" not in text
 
 
 def test_counters_of_source_lines_come_on_request(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,10 +165,10 @@ def test_counters_of_source_lines_come_on_request(capsys: pytest.CaptureFixture[
 
 
 def test_the_memory_ladder_counts_and_moves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["ladder", "memory", "--m", "33", "--n", "17", "--k", "20"], capsys)
+    code, result = _json(["ladder", "memory", "--m", "33", "--n", "17", "--k", "20"], capsys)
     assert code == cli.OK
-    assert [row["rung"] for row in found["rows"]] == ["pageable", "pinned", "unified"]
-    for row in found["rows"]:
+    assert [row["rung"] for row in result["rows"]] == ["pageable", "pinned", "unified"]
+    for row in result["rows"]:
         assert row["ok"] is True
         assert row["seconds"] is None
         assert row["phases"]["copy in"] == {"seconds": None, "bytes": 4 * (33 * 20 + 20 * 17), "flops": 0}

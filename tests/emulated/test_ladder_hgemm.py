@@ -70,18 +70,18 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["ladder", "hgemm", *arguments, "--on", "emulator", "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 def test_every_rung_is_right_and_race_free(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json([], capsys)
+    code, result = _json([], capsys)
     assert code == cli.OK
     m, n, k = EMULATED
     asked = {"m": m, "n": n, "k": k, "dtype": "float16"}
-    assert found["problem"] == asked
-    assert [row["rung"] for row in found["rows"]] == [*(rung.label for rung in HGEMM), "production"]
-    for row in found["rows"]:
+    assert result["problem"] == asked
+    assert [row["rung"] for row in result["rows"]] == [*(rung.label for rung in HGEMM), "production"]
+    for row in result["rows"]:
         assert differences(row, rows_of("hgemm_emulated_256x256x128_float16")[row["rung"]]) == {}, AGAIN
         assert row["ok"] is True, row
         assert (row["hazards"], row["note"], row["problem"]) == ([], "", asked)
@@ -94,15 +94,15 @@ def test_every_rung_is_right_and_race_free(capsys: pytest.CaptureFixture[str]) -
             assert (counters["gmma"] > 0) == (row["rung"] in {rung.label for rung in ON_WGMMA})
         assert row["registers"] > 0
         assert 0 < row["occupancy"] <= 1
-    assert Outcome.from_dict(found).as_dict() == found
+    assert Outcome.from_dict(result).as_dict() == result
 
 
 def test_sizes_that_no_tile_divides(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--m", "100", "--n", "67", "--k", "45", "--dtype", "bfloat16"]
     rungs = "hierarchical,any-size,epilogue,float32-sums,production"
-    code, found = _json([*sizes, "--rungs", rungs], capsys)
+    code, result = _json([*sizes, "--rungs", rungs], capsys)
     assert code == cli.OK
-    tiled, *others = found["rows"]
+    tiled, *others = result["rows"]
     assert tiled["note"].startswith("at m=256 n=128 k=64: ")
     assert tiled["problem"] == {"m": 256, "n": 128, "k": 64, "dtype": "bfloat16"}
     for row in others:
@@ -131,9 +131,9 @@ def test_the_table_counts_what_runs_beside_the_threads(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("arch", ["t4", "k40"])
 def test_rows_say_which_gpu_they_need(arch: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--arch", arch, "--k", "64", "--rungs", "double-buffer,multistage"], capsys)
+    code, result = _json(["--arch", arch, "--k", "64", "--rungs", "double-buffer,multistage"], capsys)
     assert code == cli.OK
-    first, second = found["rows"]
+    first, second = result["rows"]
     assert second["ok"] is None
     if arch == "t4":
         assert first["ok"] is True
@@ -145,8 +145,8 @@ def test_rows_say_which_gpu_they_need(arch: str, capsys: pytest.CaptureFixture[s
 
 def _planted(plant: Plant, body: str, capsys: pytest.CaptureFixture[str], *, acc16: int = 0) -> dict[str, Any]:
     plant(body, acc16=acc16)
-    _, found = _json(["--m", "8", "--n", "64", "--k", "4096", "--rungs", "planted", "--dtype", "float16"], capsys)
-    row: dict[str, Any] = found["rows"][0]
+    _, result = _json(["--m", "8", "--n", "64", "--k", "4096", "--rungs", "planted", "--dtype", "float16"], capsys)
+    row: dict[str, Any] = result["rows"][0]
     return row
 
 

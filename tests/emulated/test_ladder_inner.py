@@ -65,19 +65,19 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["ladder", "inner", *arguments, "--on", "emulator", "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 def test_every_rung_is_right_and_race_free_and_the_json_says_all(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--k", "2e4", "--seed", "7", "--arch", "a100"], capsys)
+    code, result = _json(["--k", "2e4", "--seed", "7", "--arch", "a100"], capsys)
     assert code == cli.OK
-    assert (found["ladder"], found["on"], found["arch"], found["target"]) == ("inner", "emulator", "a100", "sm_80")
-    assert found["problem"] == {"m": 3, "n": 3, "k": 20_000, "dtype": "float32", "layout": "row"}
-    assert found["environment"]["seed"] == 7
-    assert [row["rung"] for row in found["rows"]] == [*BY_LABEL, "production"]
+    assert (result["ladder"], result["on"], result["arch"], result["target"]) == ("inner", "emulator", "a100", "sm_80")
+    assert result["problem"] == {"m": 3, "n": 3, "k": 20_000, "dtype": "float32", "layout": "row"}
+    assert result["environment"]["seed"] == 7
+    assert [row["rung"] for row in result["rows"]] == [*BY_LABEL, "production"]
     least = 4 * (2 * 3 * 20_000 + 9)
-    for row in found["rows"]:
+    for row in result["rows"]:
         assert row["ok"] is True, row
         assert row["hazards"] == []
         assert 0 <= row["error_ratio"] <= 1
@@ -87,13 +87,13 @@ def test_every_rung_is_right_and_race_free_and_the_json_says_all(capsys: pytest.
         assert row["registers"] > 0
         assert 0 < row["occupancy"] <= 1
         assert read_over_least(row["counters"], row["bytes"]) >= 0.99
-    assert found["baselines"][0]["tbytes_per_second"] > 0
-    assert Outcome.from_dict(found).as_dict() == found
+    assert result["baselines"][0]["tbytes_per_second"] > 0
+    assert Outcome.from_dict(result).as_dict() == result
 
 
 def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--k", "3e4"], capsys)
-    rows = {row["rung"]: row for row in found["rows"]}
+    code, result = _json(["--k", "3e4"], capsys)
+    rows = {row["rung"]: row for row in result["rows"]}
     assert code == cli.OK
 
     def read(name: str) -> float:
@@ -111,38 +111,38 @@ def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) 
     assert touched["production"] < 1.05 * touched["two-stage"]
     assert sectors("basic") > 3 * sectors("phvm")
     assert rows["two-stage"]["counters"]["atomics"] == 0 < rows["vectorized"]["counters"]["atomics"]
-    assert any(note == "basic, phvm: launched with GS = 16" for note in found["notes"])
+    assert any(note == "basic, phvm: launched with GS = 16" for note in result["notes"])
 
     assert main(["ladder", "inner", "--on", "emulator", "--k", "3000"]) == cli.OK
-    said = capsys.readouterr().out
-    assert "F row-major, 4.80 TB/s by the data sheet of the H200" in said
-    assert all(word in said for word in ("read/", "sect/", "atomics", "barriers", "races", "CPU BLAS (NumPy) took"))
-    assert "* two-stage, production: two runs gave the same bits" in said
-    assert "* gram: its F is the transpose of E; two runs gave the same bits" in said
+    text = capsys.readouterr().out
+    assert "F row-major, 4.80 TB/s by the data sheet of the H200" in text
+    assert all(word in text for word in ("read/", "sect/", "atomics", "barriers", "races", "CPU BLAS (NumPy) took"))
+    assert "* two-stage, production: two runs gave the same bits" in text
+    assert "* gram: its F is the transpose of E; two runs gave the same bits" in text
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("float64", "row"), ("float16", "column"), ("bfloat16", "row")])
 def test_every_dtype_and_layout(dtype: str, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", "3", "--n", "2", "--k", "501", "--dtype", dtype, "--layout", layout], capsys)
+    code, result = _json(["--m", "3", "--n", "2", "--k", "501", "--dtype", dtype, "--layout", layout], capsys)
     assert code == cli.OK
-    assert found["problem"] == {"m": 3, "n": 2, "k": 501, "dtype": dtype, "layout": layout}
-    assert [row["ok"] for row in found["rows"]] == [True] * len(LADDERS["inner"].rows), found["rows"]
-    gram = found["rows"][-2]
+    assert result["problem"] == {"m": 3, "n": 2, "k": 501, "dtype": dtype, "layout": layout}
+    assert [row["ok"] for row in result["rows"]] == [True] * len(LADDERS["inner"].rows), result["rows"]
+    gram = result["rows"][-2]
     assert gram["problem"] == {"m": 3, "n": 3, "k": 501, "dtype": dtype, "layout": "gram"}
     assert gram["note"].startswith("at m=3 n=3 k=501: its F is the transpose of E")
-    cpu = any("no row for the CPU" in note for note in found["notes"])
+    cpu = any("no row for the CPU" in note for note in result["notes"])
     assert cpu == (dtype != "float64")
-    assert len(found["baselines"]) == (0 if cpu else 1)
+    assert len(result["baselines"]) == (0 if cpu else 1)
 
 
 def test_a_case_names_sizes_that_options_may_change(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--case", "mtx3", "--k", "777", "--rungs", "phvm", "--gs", "3", "--bs", "96", "--by-line"]
-    code, found = _json(arguments, capsys)
+    code, result = _json(arguments, capsys)
     assert code == cli.OK
-    assert found["problem"] == {"m": 9, "n": 9, "k": 777, "dtype": "float32", "layout": "row"}
-    assert found["rows"][0]["counters"]["atomics"] == 9 * 9 * 3
-    assert "phvm: launched with GS = 3, BS = 96" in found["notes"]
-    lines = found["rows"][0]["lines"]
+    assert result["problem"] == {"m": 9, "n": 9, "k": 777, "dtype": "float32", "layout": "row"}
+    assert result["rows"][0]["counters"]["atomics"] == 9 * 9 * 3
+    assert "phvm: launched with GS = 3, BS = 96" in result["notes"]
+    lines = result["rows"][0]["lines"]
     assert sum(line.get("atomics", 0) for line in lines) == 9 * 9 * 3
     # Lines of all three launches: the sums cleared, made, and turned into D.
     assert sum("global_store_bytes" in line for line in lines) == 2
@@ -155,8 +155,8 @@ def test_n_defaults_to_m(capsys: pytest.CaptureFixture[str]) -> None:
         (["--m", "4", "--n", "2"], (4, 2)),
         ([], (3, 3)),
     ):
-        _, found = _json([*given, "--k", "64", "--rungs", "one-pass"], capsys)
-        assert (found["problem"]["m"], found["problem"]["n"]) == expected
+        _, result = _json([*given, "--k", "64", "--rungs", "one-pass"], capsys)
+        assert (result["problem"]["m"], result["problem"]["n"]) == expected
 
 
 # Of 100,000 products the worst case of rounding is larger than the sum: a bound of that size would pass anything.
@@ -173,9 +173,9 @@ def test_a_planted_mistake_prints_wrong_and_fails(
 
 def test_a_right_kernel_passes_where_wrong_ones_do_not(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     plant(LOOP.replace("FIRST", "0") + "sums[t] = sum;")
-    code, found = _json(["--k", "5000"], capsys)
+    code, result = _json(["--k", "5000"], capsys)
     assert code == cli.OK
-    assert [row["ok"] for row in found["rows"]] == [True, True, True]
+    assert [row["ok"] for row in result["rows"]] == [True, True, True]
 
 
 def test_a_rung_that_promises_the_same_bits_and_breaks_it_fails(
@@ -195,10 +195,10 @@ def test_a_rung_that_promises_the_same_bits_and_breaks_it_fails(
         "  }\n",
         name="two-stage",
     )
-    code, found = _json(["--k", "500"], capsys)
+    code, result = _json(["--k", "500"], capsys)
     assert code == cli.FAILED
-    assert found["rows"][1]["ok"] is False
-    assert "two runs gave different bits" in found["rows"][1]["note"]
+    assert result["rows"][1]["ok"] is False
+    assert "two runs gave different bits" in result["rows"][1]["note"]
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -63,26 +63,26 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["ladder", "transpose_add", *arguments, "--on", "emulator", "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 def test_every_rung_takes_the_default_and_the_json_says_all(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--seed", "7", "--arch", "a100"], capsys)
+    code, result = _json(["--seed", "7", "--arch", "a100"], capsys)
     assert code == cli.OK
-    assert (found["ladder"], found["on"], found["arch"], found["target"]) == (
+    assert (result["ladder"], result["on"], result["arch"], result["target"]) == (
         "transpose_add",
         "emulator",
         "a100",
         "sm_80",
     )
     m, n = EMULATED
-    assert found["problem"] == {"m": m, "n": n, "dtype": "bfloat16"}
-    assert found["environment"]["seed"] == 7
-    assert found["baselines"] == []
-    assert "copy_bytes_per_s" not in found
-    assert [row["rung"] for row in found["rows"]] == [*LABELS, "production"]
-    for row in found["rows"]:
+    assert result["problem"] == {"m": m, "n": n, "dtype": "bfloat16"}
+    assert result["environment"]["seed"] == 7
+    assert result["baselines"] == []
+    assert "copy_bytes_per_s" not in result
+    assert [row["rung"] for row in result["rows"]] == [*LABELS, "production"]
+    for row in result["rows"]:
         assert row["ok"] is True, row
         assert (row["hazards"], row["note"], row["error_ratio"]) == ([], "", 0.0)
         assert row["bytes"] == 3 * m * n * 2
@@ -90,12 +90,12 @@ def test_every_rung_takes_the_default_and_the_json_says_all(capsys: pytest.Captu
         assert not {"tflops", "peak_fraction"} & set(row)
         assert row["counters"]["global_store_bytes"] == m * n * 2
         assert row["counters"]["global_load_bytes"] >= 2 * m * n * 2
-    assert Outcome.from_dict(found).as_dict() == found
+    assert Outcome.from_dict(result).as_dict() == result
 
 
 def test_the_counters_tell_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json([], capsys)
-    counters = {row["rung"]: row["counters"] for row in found["rows"]}
+    _, result = _json([], capsys)
+    counters = {row["rung"]: row["counters"] for row in result["rows"]}
 
     def ways(name: str) -> float:
         c = counters[name]
@@ -111,21 +111,21 @@ def test_the_counters_tell_the_ladder_s_story(capsys: pytest.CaptureFixture[str]
 
 def test_the_tables_show_wavefronts_and_whose_bandwidth_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "transpose_add", "--on", "emulator", "--m", "100", "--n", "64"]) == cli.OK
-    said = capsys.readouterr().out
-    assert "transpose_add: x 100x64, y 64x100 bfloat16, 4.80 TB/s by the data sheet of the H200" in said
-    assert all(word in said for word in ("shared load", "ideal/actual", "sect/", "loads", "stores", "races"))
-    assert all(len(line) <= 88 for line in said.splitlines() if line.startswith(("v1", "wide", "production")))
+    text = capsys.readouterr().out
+    assert "transpose_add: x 100x64, y 64x100 bfloat16, 4.80 TB/s by the data sheet of the H200" in text
+    assert all(word in text for word in ("shared load", "ideal/actual", "sect/", "loads", "stores", "races"))
+    assert all(len(line) <= 88 for line in text.splitlines() if line.startswith(("v1", "wide", "production")))
 
 
 @pytest.mark.parametrize("dtype", ELEMENTWISE)
 def test_every_dtype_at_an_odd_size(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", "131", "--n", "77", "--dtype", dtype], capsys)
+    code, result = _json(["--m", "131", "--n", "77", "--dtype", dtype], capsys)
     assert code == cli.OK
-    assert found["problem"] == {"m": 131, "n": 77, "dtype": dtype}
-    rows = {row["rung"]: row for row in found["rows"]}
+    assert result["problem"] == {"m": 131, "n": 77, "dtype": dtype}
+    rows = {row["rung"]: row for row in result["rows"]}
     assert all(row["ok"] for row in rows.values()), rows
     for name in ("wide", "shifted", "production"):
-        assert rows[name]["problem"] == found["problem"]
+        assert rows[name]["problem"] == result["problem"]
     for name in ("v1", "v2"):
         size = rows[name]["problem"]
         assert size["n"] * ELEMENTWISE[dtype].itemsize % 16 == 0
@@ -135,9 +135,9 @@ def test_every_dtype_at_an_odd_size(dtype: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 40), (40, 1), (2, 3)])
 def test_vectors_and_single_elements(m: int, n: int, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", str(m), "--n", str(n), "--dtype", "float32"], capsys)
+    code, result = _json(["--m", str(m), "--n", str(n), "--dtype", "float32"], capsys)
     assert code == cli.OK
-    rows = {row["rung"]: row for row in found["rows"]}
+    rows = {row["rung"]: row for row in result["rows"]}
     assert all(rows[name]["ok"] and not rows[name]["note"] for name in ("wide", "shifted", "production"))
 
 
@@ -158,35 +158,35 @@ def test_an_element_that_is_missing_is_seen_in_every_type(
     dtype: str, plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(WRONG["one element missing"])
-    code, found = _json(["--m", "48", "--n", "64", "--dtype", dtype], capsys)
+    code, result = _json(["--m", "48", "--n", "64", "--dtype", dtype], capsys)
     assert code == cli.FAILED
-    assert [row["ok"] for row in found["rows"]] == [True, False, True]
+    assert [row["ok"] for row in result["rows"]] == [True, False, True]
     plant(RIGHT)
     assert _json(["--m", "48", "--n", "64", "--dtype", dtype], capsys)[0] == cli.OK
 
 
 def test_integers_wrap_and_no_sum_is_what_outputs_are_filled_with() -> None:
     for dtype in (I8, I32):
-        made = TransposeAddInputs.random(transpose_add_problem(300, 200, dtype), 3)
-        wide = made.a.astype(np.int64) + made.b
+        result = TransposeAddInputs.random(transpose_add_problem(300, 200, dtype), 3)
+        wide = result.a.astype(np.int64) + result.b
         size = 2 ** (8 * dtype.itemsize)
-        assert np.array_equal(made.expected, ((wide + size // 2) % size - size // 2).astype(dtype.numpy))
-        assert np.any(wide != made.expected)
-        assert not np.any(made.expected == -1)
+        assert np.array_equal(result.expected, ((wide + size // 2) % size - size // 2).astype(dtype.numpy))
+        assert np.any(wide != result.expected)
+        assert not np.any(result.expected == -1)
 
 
 def test_halves_are_summed_in_float32_and_rounded_once() -> None:
     x, y = (np.array([[value]], BF16.numpy) for value in (1.0, 2.0**-8))
     assert exact_sum(x, y)[0, 0] == 1.0  # halfway, and 1 is the even one
     assert exact_sum(x, y + y)[0, 0] > 1.0
-    made = TransposeAddInputs.random(transpose_add_problem(2100, 1030, F32), 1)  # several blocks either way
-    assert np.array_equal(made.expected, made.a + made.b)
-    wrong = made.expected.copy()
+    result = TransposeAddInputs.random(transpose_add_problem(2100, 1030, F32), 1)  # several blocks either way
+    assert np.array_equal(result.expected, result.a + result.b)
+    wrong = result.expected.copy()
     wrong[-1, -1] = np.nextafter(wrong[-1, -1], np.float32(9))
-    assert made.check(made.expected).ok
-    assert not made.check(wrong).ok
-    assert not made.check(made.expected[:-1]).ok
-    assert not made.check(made.expected.astype(np.float64)).ok
+    assert result.check(result.expected).ok
+    assert not result.check(wrong).ok
+    assert not result.check(result.expected[:-1]).ok
+    assert not result.check(result.expected.astype(np.float64)).ok
 
 
 def test_records_and_the_production_row() -> None:

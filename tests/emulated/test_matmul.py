@@ -90,9 +90,9 @@ def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int
     kernel = choose(Gemm(133, n, k, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
     assert (kernel.entry, kernel.config["D_VEC"]) == (entry, vector)
     assert kernel.config["SPLIT_K"] > 1
-    found = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)
-    assert check(found, a, b, c, alpha=-1.5, beta=0.5).ok
+    result = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)
+    assert check(result, a, b, c, alpha=-1.5, beta=0.5).ok
     # The parts are added in fixed order, and in the same for (i, j) and (j, i).
-    assert np.array_equal(found, _emulate(a, b, c=c, alpha=-1.5, beta=0.5))
+    assert np.array_equal(result, _emulate(a, b, c=c, alpha=-1.5, beta=0.5))
     gram = _emulate(a, a.T)
     assert np.array_equal(gram, gram.T)

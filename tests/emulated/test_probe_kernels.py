@@ -83,10 +83,10 @@ def repeated(step: Callable[[Array], Array], start: Array, count: int) -> Array:
     [(ADD, F32, "fadd"), (MULTIPLY, F32, "fmul"), (FMA, F32, "ffma"), (FMA, F64, "dfma")],
 )
 def test_chains_compute_every_link(kernel: Kernel[Chain], dtype: DType, counter: str, longer: int) -> None:
-    made = lengths(kernel)[longer]
-    length, trips = made.config["LENGTH"], 3
+    result = lengths(kernel)[longer]
+    length, trips = result.config["LENGTH"], 3
     written = np.full(1 + 32 * dtype.itemsize // 8, -1, np.int64)
-    report = emulated(made, Chain(trips), per_lane(dtype, 2.0, 0.99), written, dtype)
+    report = emulated(result, Chain(trips), per_lane(dtype, 2.0, 0.99), written, dtype)
     operand, start = dtype.numpy.type(0.99), np.full(32, 2.0, dtype.numpy)
     steps: dict[str, Callable[[Array], Array]] = {
         "fadd": lambda x: x + operand,
@@ -107,30 +107,30 @@ def test_chains_compute_every_link(kernel: Kernel[Chain], dtype: DType, counter:
 def test_a_chase_in_global_memory_follows_its_ring(kernel: Kernel[Chase], start: int, warm: int, longer: int) -> None:
     order = ring(50, seed=4)
     problem = Chase(trips=3, start=start, warm=warm)
-    made = lengths(kernel)[longer]
+    result = lengths(kernel)[longer]
     nodes = np.zeros((50, LINE // 8), np.uint64)
     written = np.full(2, -1, np.int64)
     memory = Memory()
     read = memory.bind("ring", nodes, access="r")
     nodes[:] = addresses(order, read.address)
     operands = buffers(read, memory.bind("result", written, access="rw"))
-    report = run(ptx_of(made), made.launch(problem, operands), memory)
+    report = run(ptx_of(result), result.launch(problem, operands), memory)
     assert report.ok
     assert _clocked(written[0], problem.trips)
-    assert written[1] == ends_at(order, problem, made.config, LINE)
-    assert report.counters.global_load_requests == problem.steps(made.config)
+    assert written[1] == ends_at(order, problem, result.config, LINE)
+    assert report.counters.global_load_requests == problem.steps(result.config)
 
 
 @pytest.mark.parametrize("longer", [0, 1])
 def test_a_chase_in_shared_memory_follows_its_ring(longer: int) -> None:
     order = ring(WORDS, seed=5)
     problem = Chase(trips=5, start=12, warm=7)
-    made = lengths(SHARED)[longer]
+    result = lengths(SHARED)[longer]
     written = np.full(2, -1, np.int64)
-    report = emulated(made, problem, offsets(order), written)
+    report = emulated(result, problem, offsets(order), written)
     assert _clocked(written[0], problem.trips)
-    assert written[1] == ends_at(order, problem, made.config, WORD)
-    assert report.counters.shared_load_requests == problem.steps(made.config)
+    assert written[1] == ends_at(order, problem, result.config, WORD)
+    assert report.counters.shared_load_requests == problem.steps(result.config)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 97])
@@ -211,16 +211,16 @@ def test_streams_fill_whole_sectors_in_full_requests() -> None:
 
 @pytest.mark.parametrize("longer", [0, 1])
 def test_shared_memory_is_read_without_conflict(longer: int) -> None:
-    made = lengths(READ_SHARED)[longer]
+    result = lengths(READ_SHARED)[longer]
     problem = SharedReads(trips=3, blocks=2)
-    threads, rows = made.config["THREADS"], made.config["ROWS"]
+    threads, rows = result.config["THREADS"], result.config["ROWS"]
     written = np.zeros(2 * threads, np.uint32)
-    report = emulated(made, problem, None, written)
+    report = emulated(result, problem, None, written)
     index = np.arange(rows)[:, None] * threads + np.arange(threads)
-    reads = problem.trips * made.config["LENGTH"]
+    reads = problem.trips * result.config["LENGTH"]
     np.testing.assert_array_equal(written, np.tile((10 * index).sum(axis=0) * reads // rows, 2))
     counters = report.counters
-    assert counters.shared_load_bytes == problem.nbytes(made.config)
+    assert counters.shared_load_bytes == problem.nbytes(result.config)
     assert counters.shared_load_wavefronts == counters.shared_load_wavefronts_ideal == 4 * counters.shared_load_requests
 
 
@@ -235,8 +235,8 @@ def test_the_empty_kernel_does_nothing() -> None:
 @pytest.mark.parametrize(("kernel", "dtype"), _EVERY, ids=[f"{k.entry}-{d.name}" for k, d in _EVERY])
 def test_every_kernel_compiles_without_spills(kernel: Kernel[Any], dtype: DType, target: str) -> None:
     sizes = lengths(kernel) if "LENGTH" in dict(kernel.config.constants) else (kernel,)
-    for made in sizes:
-        needs = resources(generate(made, dtype), target)
+    for result in sizes:
+        needs = resources(generate(result, dtype), target)
         assert (needs.spill_loads, needs.spill_stores, needs.stack) == (0, 0, 0)
         assert needs.registers <= 128
 

@@ -110,10 +110,10 @@ def test_a_last_block_in_order_is_free_of_races(name: str, schedule: int) -> Non
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("schedule", [0, 2, 3])
 def test_a_last_block_with_a_step_left_out_is_reported(name: str, schedule: int) -> None:
-    found = hazards(*WRONG[name], options={"schedule": schedule})
-    assert any("part + " in each and "st.global" in each for each in found)
+    result = hazards(*WRONG[name], options={"schedule": schedule})
+    assert any("part + " in each and "st.global" in each for each in result)
     hint = "(a block that passes on data and the one that takes it up each need a fence)"
-    assert any(each.endswith(hint) for each in found) == (name != "nothing")
+    assert any(each.endswith(hint) for each in result) == (name != "nothing")
 
 
 CHAIN = """extern "C" __global__ void k(volatile int* flags, int* o) {
@@ -170,22 +170,22 @@ def test_a_chain_of_blocks_hands_on_what_it_was_handed() -> None:
     ],
 )
 def test_a_chain_with_a_step_left_out_is_reported(source: str, words: dict[str, str]) -> None:
-    numbers, found = chain(source, **words)
+    numbers, result = chain(source, **words)
     assert numbers == FIBONACCI
-    assert found
-    assert all("o + " in message for message in found)
+    assert result
+    assert all("o + " in message for message in result)
 
 
 def test_a_block_that_reads_what_has_not_arrived_is_reported_alone() -> None:
     # The first block to come reads the others' sums, though it did acquire.
     early = ACQ_REL.replace("last = old == gridDim.x - 1", "last = old == 0")
-    found = hazards(WRITE, MEET, early, MEET, READ)
-    assert any("ld.global.cg" in message for message in found)
+    result = hazards(WRITE, MEET, early, MEET, READ)
+    assert any("ld.global.cg" in message for message in result)
 
 
 def test_flags_in_shared_memory_need_their_barriers_still() -> None:
-    found = hazards(WRITE, MEET, ACQ_REL, READ)
-    assert any("k::last" in message and "write by thread (0, 0, 0)" in message for message in found)
+    result = hazards(WRITE, MEET, ACQ_REL, READ)
+    assert any("k::last" in message and "write by thread (0, 0, 0)" in message for message in result)
     source = """extern "C" __global__ void k(int* o) { __shared__ volatile int flag; __shared__ int data;
       if (threadIdx.x == 0) { flag = 0; data = 0; } __syncthreads();
       if (threadIdx.x == 0) { data = 1; FENCE flag = 1; }

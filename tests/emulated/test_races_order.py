@@ -188,15 +188,15 @@ class Model:
 
     def races(self) -> Found:
         """Return all pairs of steps of which two nodes race, with where."""
-        found = set()
+        result = set()
         for one, two in combinations([node for node in self.nodes if node.op in {"read", "write", "atomic"}], 2):
             reads = one.op == two.op == "read"
             strong = one.ordering is not None and two.ordering is not None
             alike = one.where == two.where and one.thread[0] == two.thread[0]
             distinct = one.location() != two.location()
             if not (reads or strong or alike or distinct or two.base >> one.number & 1):
-                found.add((one.address, one.where, two.where))
-        return found
+                result.add((one.address, one.where, two.where))
+        return result
 
 
 def by(kind: str, thread: Thread, address: int = 0, ordering: Ordering | None = None, space: str = "global") -> Step:

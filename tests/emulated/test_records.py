@@ -48,8 +48,8 @@ def test_every_rung_needs_what_is_recorded(name: str) -> None:
         kernel = rung.kernel_for(size, arch)
         needs = resources(generate(kernel, size.dtype), arch.target)
         binary = Binary(kernel.entry, kernel.entry, arch.target, b"", "", needs)
-        found = facts(rung, kernel, binary, arch, size=size, note=row["note"], subject=subject)
-        assert differences(found, row) == {}, f"{rung.label}: {AGAIN}"
+        result = facts(rung, kernel, binary, arch, size=size, note=row["note"], subject=subject)
+        assert differences(result, row) == {}, f"{rung.label}: {AGAIN}"
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -57,7 +57,7 @@ def test_a_fresh_run_counts_what_is_recorded(name: str) -> None:
     record, names = EMULATED[name], RUN[name]
     rungs = [rung for rung in rungs_of(record["ladder"]) if names is None or rung.label in names]
     problem = LADDERS[record["ladder"]].subject.problem(record["problem"])
-    found = emulate(record["ladder"], rungs, problem, get(record["arch"]), seed=1).as_dict()
-    assert len(found["rows"]) == len(names or rungs)
-    for row in found["rows"]:
+    result = emulate(record["ladder"], rungs, problem, get(record["arch"]), seed=1).as_dict()
+    assert len(result["rows"]) == len(names or rungs)
+    for row in result["rows"]:
         assert differences(row, rows_of(name)[row["rung"]]) == {}, f"{row['rung']}: {AGAIN}"

@@ -111,10 +111,10 @@ def test_back_to_halves(ptx: str) -> None:
         expected = patterns.view(KINDS[kind]).astype(np.float32)
         if relu:
             expected = np.where(expected <= 0, np.float32(0), expected)
-        found = bits.view(half).reshape(256, 2)
-        same = found.view(np.uint16) == expected.astype(half).view(np.uint16)
+        result = bits.view(half).reshape(256, 2)
+        same = result.view(np.uint16) == expected.astype(half).view(np.uint16)
         assert (same | np.isnan(expected)).all(), (half, kind, relu)
-        assert (found.view(np.uint16)[np.isnan(expected)] == 0x7FFF).all()
+        assert (result.view(np.uint16)[np.isnan(expected)] == 0x7FFF).all()
 
 
 SMALLER = {"e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn, "e2m1": ml_dtypes.float4_e2m1fn}
@@ -233,8 +233,8 @@ def test_mma(k: int, a: str, b: str, d: str) -> None:
     sums = np.dtype(np.float32 if d == "f32" else np.float16)
     shapes = ((16, k), KINDS[a]), ((k, 8), KINDS[b]), ((16, 8), sums)
     x, y, c = (rng.uniform(-2, 2, shape).astype(dtype) for shape, dtype in shapes)
-    found = product((a, b, d), x.view(np.uint8), y.view(np.uint8), c)
-    np.testing.assert_allclose(found, x.astype(np.float64) @ y.astype(np.float64) + c, rtol=2e-3, atol=2e-3)
+    result = product((a, b, d), x.view(np.uint8), y.view(np.uint8), c)
+    np.testing.assert_allclose(result, x.astype(np.float64) @ y.astype(np.float64) + c, rtol=2e-3, atol=2e-3)
     # In f16, of every four k the first two from zero and the last two onto that, then C.
     rule, pairs = rule_of("sm_90a", "f16", d), np.arange(k) % 4 < 2
     groups = [np.arange(k)] if k == 16 else [np.flatnonzero(pairs), np.flatnonzero(~pairs)]
@@ -243,7 +243,7 @@ def test_mma(k: int, a: str, b: str, d: str) -> None:
         rows, columns = x[:, group].astype(np.float64).tolist(), y[group].T.astype(np.float64).tolist()
         for i, j in np.ndindex(16, 8):
             exact[i, j] = sum_of_products(rows[i], columns[j], float(exact[i, j]), rule)
-    assert (found == exact.astype(sums) + c).all()
+    assert (result == exact.astype(sums) + c).all()
 
 
 @pytest.mark.parametrize(

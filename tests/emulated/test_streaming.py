@@ -41,9 +41,9 @@ class Emulated(LazyDevice):
 
 
 def _streamed(e: Array, f: Array, device: Emulated, budget: int, **options: Any) -> Array:
-    found = stream_inner(device, plan_for(e, f, budget), inner_steps(H200), e, f, **options)
+    result = stream_inner(device, plan_for(e, f, budget), inner_steps(H200), e, f, **options)
     assert device.rests()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
@@ -56,11 +56,11 @@ def test_chunks_add_up_to_the_product(ways: tuple[str, str], m: int, n: int, dty
     )
     budget = 3 * (m + n) * 256 * dtype.itemsize
     device = Emulated()
-    found = _streamed(e, f, device, budget, c=c, alpha=2, beta=-1)
+    result = _streamed(e, f, device, budget, c=c, alpha=2, beta=-1)
     count = plan_for(e, f, budget).count
     assert count >= 4
     assert (device.entries.count("inner"), device.entries.count("accumulate_partial")) == (count, count)
-    assert np.array_equal(found, (2 * exact(e, f) - c.astype(np.float64)).astype(dtype.numpy))
+    assert np.array_equal(result, (2 * exact(e, f) - c.astype(np.float64)).astype(dtype.numpy))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda dtype: dtype.name)
@@ -68,8 +68,8 @@ def test_chunks_add_up_to_the_product(ways: tuple[str, str], m: int, n: int, dty
 @pytest.mark.parametrize("m", [4, 20])
 def test_gram_matrices(m: int, how: str, dtype: DType) -> None:
     e = stored(numbers((m, 900), dtype), how)
-    found = _streamed(e, e.T, Emulated(), 3 * m * 256 * dtype.itemsize)
-    assert np.array_equal(found, exact(e, e.T).astype(dtype.numpy))
+    result = _streamed(e, e.T, Emulated(), 3 * m * 256 * dtype.itemsize)
+    assert np.array_equal(result, exact(e, e.T).astype(dtype.numpy))
 
 
 @pytest.mark.parametrize(("k", "alpha"), [(0, 1.0), (500, 0.0)])

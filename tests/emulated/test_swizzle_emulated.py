@@ -85,10 +85,10 @@ def test_the_emulator_counts_what_the_lab_says(access: str, rows: int, columns: 
     report = launch(ptx, {"out": out}, *(np.int32(size) for size in sizes), shared=made.bytes)
     assert report.ok
     np.testing.assert_array_equal(out, np.arange(rows * columns, dtype=out.dtype).reshape(rows, columns))
-    found = cost(made, access)
+    result = cost(made, access)
     counted = (report.counters.shared_load_wavefronts, report.counters.shared_load_wavefronts_ideal)
-    assert counted == (found.actual.sum(), found.ideal.sum())
-    assert report.counters.shared_load_requests == len(found.actual)
+    assert counted == (result.actual.sum(), result.ideal.sum())
+    assert report.counters.shared_load_requests == len(result.actual)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_an_h200_counted_what_the_lab_says(  # noqa: PLR0917 — a case's column
     op: str, name: str, access: str, shape: tuple[int, int], dtype: str, text: str
 ) -> None:
     (case,) = (each for each in GOLDEN if (each["op"], each["name"]) == (op, name))
-    made = layout(*shape, ELEMENTWISE[dtype], text)
+    result = layout(*shape, ELEMENTWISE[dtype], text)
     asked = requests(*shape, ELEMENTWISE[dtype], access).first(1)
     assert asked.active[0].all()
-    where = addresses(made, asked)
+    where = addresses(result, asked)
     assert (where[0].tolist(), case["mask"]) == (case["offsets"], 2**32 - 1)
     actual, ideal = asked.wavefronts(where, store=op.startswith("st"))
     assert (int(actual[0]), int(actual[0] - ideal[0])) == (case["wavefronts"], case["conflicts"])

@@ -74,8 +74,8 @@ def test_results_recorded_on_gpus(gpu: str, factors: str, sums: str) -> None:
     a, b = operands(gpu, factors, len(wanted))
     # C was 0 for 8-bit factors, and rounded to nearest for float16 sums.
     c = recorded().get(f"{gpu}_{factors}_c", np.zeros(len(wanted), np.uint32)).view(np.float32)
-    found = computed((TARGETS[gpu], factors, sums), a, b, c.astype(RESULTS[sums]))
-    assert (found.view(wanted.dtype) == wanted).all()
+    result = computed((TARGETS[gpu], factors, sums), a, b, c.astype(RESULTS[sums]))
+    assert (result.view(wanted.dtype) == wanted).all()
 
 
 def test_what_was_recorded() -> None:
@@ -91,7 +91,7 @@ def numbers(kind: str, dtype: Any, shape: tuple[int, ...], rng: np.random.Genera
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call] # ml_dtypes leaves it without types
     normal = rng.standard_normal(shape)
     odd = [0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]
-    made: dict[str, Callable[[], Array]] = {
+    result: dict[str, Callable[[], Array]] = {
         "normal": lambda: normal,
         "integers": lambda: rng.integers(-8, 9, shape),
         "exponents": lambda: normal * 2.0 ** rng.integers(info.minexp, info.maxexp, shape),
@@ -103,7 +103,7 @@ def numbers(kind: str, dtype: Any, shape: tuple[int, ...], rng: np.random.Genera
         # Two halves of k, of which the second is the first but for its sign: most of the sum cancels.
         "cancelling": lambda: np.concatenate([normal[: len(normal) // 2], -normal[: -(len(normal) // -2)]]),
     }
-    return np.asarray(made[kind]().astype(dtype), np.float32)
+    return np.asarray(result[kind]().astype(dtype), np.float32)
 
 
 KINDS = ("bits", "normal", "integers", "exponents", "subnormal", "largest", "near 2", "zeros", "special", "cancelling")
@@ -209,9 +209,9 @@ def test_instructions_measured_on_an_h200(opcode: str) -> None:
         arrays = {name: file[f"{opcode}|{name}"] for name in "abco"}
     (case,) = (case for case in matrix.CASES if case.name == opcode)
     given = {**arrays, "o": np.full_like(arrays["o"], POISON & 0xFFFFFFFF)}
-    found, report = replace(case, grid=(6, 1, 1), arrays=lambda: given).emulate()
+    result, report = replace(case, grid=(6, 1, 1), arrays=lambda: given).emulate()
     assert report.ok
-    assert (found["o"] == arrays["o"]).all()
+    assert (result["o"] == arrays["o"]).all()
 
 
 def byte_forms() -> list[str]:

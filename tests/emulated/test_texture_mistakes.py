@@ -62,13 +62,13 @@ def test_references_are_said_to_be_removed() -> None:
 def told_of(texture: object, c: NDArray[np.float32] | None = None) -> str:
     """Return the one hazard of fetches from a plane."""
     at = np.zeros((N, 4), np.float32) if c is None else c
-    (found,) = matmill.emulate(NAMED, "plane", 2, 64, texture, np.zeros(N, np.float32), at, N).hazards
-    return str(found)
+    (result,) = matmill.emulate(NAMED, "plane", 2, 64, texture, np.zeros(N, np.float32), at, N).hazards
+    return str(result)
 
 
 def told_of_many(handles: NDArray[Any]) -> str:
-    (found,) = matmill.emulate(NAMED, "many", 1, 1, handles, np.zeros(1, np.float32)).hazards
-    return str(found)
+    (result,) = matmill.emulate(NAMED, "many", 1, 1, handles, np.zeros(1, np.float32)).hazards
+    return str(result)
 
 
 def test_a_coordinate_that_names_no_place_is_reported() -> None:

@@ -89,13 +89,13 @@ def launched(kernel: str, texture: object, out: NDArray[Any], *args: object) -> 
 def places(extents: Sequence[float], seed: int, *, beyond: float = 2.3) -> NDArray[np.float32]:
     """Return coordinates in and out of range as float4, some of them on texels' borders and centres; w is a layer."""
     rng = np.random.default_rng(seed)
-    found = np.zeros((N, 4), np.float32)
+    result = np.zeros((N, 4), np.float32)
     for axis, extent in enumerate(extents):
-        found[:, axis] = rng.uniform(-(beyond - 1) * extent, beyond * extent, N)
-        found[: N // 6, axis] = rng.integers(-2, 2 * math.ceil(extent) + 2, N // 6)
-        found[N // 6 : N // 3, axis] = rng.integers(0, 2 * math.ceil(extent), N // 6) + 0.5
-    found[:, 3] = rng.integers(0, 4, N)
-    return found
+        result[:, axis] = rng.uniform(-(beyond - 1) * extent, beyond * extent, N)
+        result[: N // 6, axis] = rng.integers(-2, 2 * math.ceil(extent) + 2, N // 6)
+        result[N // 6 : N // 3, axis] = rng.integers(0, 2 * math.ceil(extent), N // 6) + 0.5
+    result[:, 3] = rng.integers(0, 4, N)
+    return result
 
 
 # The reference

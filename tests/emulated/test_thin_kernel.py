@@ -67,11 +67,11 @@ def test_the_order_of_warps_and_late_copies_change_no_bit(dtype: str, *, exchang
     shape = (5, 70, 700) if exchanged else (70, 5, 700)
     product = StridedProduct(shape, ROW, COLUMN, dtype=ALL[dtype], batch=2)
     config = chosen(product, warps_k=2)
-    found = []
+    result = []
     for schedule in (0, 1):
         right(product, config, schedule=schedule, late_copies=bool(schedule))
-        found.append(product.arrays["D"].tobytes())
-    assert found[0] == found[1]
+        result.append(product.arrays["D"].tobytes())
+    assert result[0] == result[1]
 
 
 @examples(12)

@@ -104,8 +104,8 @@ def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
 
 def copying(trial: StridedSum, **constants: int) -> StridedSum:
     """Return a configuration with a tile whose columns of X start anywhere, of these constants."""
-    found = (c for c in space(trial.problem, H200) if c["X_MODE"] == COL_UNALIGNED)
-    trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in found if all(c[k] == v for k, v in constants.items())))
+    result = (c for c in space(trial.problem, H200) if c["X_MODE"] == COL_UNALIGNED)
+    trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in result if all(c[k] == v for k, v in constants.items())))
     return trial
 
 
@@ -207,9 +207,9 @@ def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_few_long_rows_are_made_down_their_columns(name: str) -> None:
     trial = StridedSum((1, 70, 1500), ELEMENTWISE[name], (COLUMN, ROW, ROW))
-    found = sorted(space(trial.problem, H200), key=lambda config: config["BR"])
-    assert found[0]["BR"] < 70
-    for config in (found[0], found[1], found[-1]):
+    result = sorted(space(trial.problem, H200), key=lambda config: config["BR"])
+    assert result[0]["BR"] < 70
+    for config in (result[0], result[1], result[-1]):
         trial.kernel = TRANSPOSE_ADD.with_config(config)
         check(trial)
 

@@ -209,8 +209,8 @@ def test_bank_padding_leaves_the_wavefronts_that_were_counted_for_them(m: int, n
         for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (config["M"], 0))
     )
     of_y = 4 if config["AHEAD"] > 1 else 0  # whole vectors, which a warp reads in so many
-    found = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y
-    assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
+    result = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y
+    assert result <= 1.15 * each * bank_padding.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
     assert each <= min(plain, 2.05)
     assert counters.cp_async_shared_wavefronts <= 1.3 * counters.cp_async_bytes / 128
 
@@ -218,16 +218,16 @@ def test_bank_padding_leaves_the_wavefronts_that_were_counted_for_them(m: int, n
 def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
     """Several are ahead where Y can be copied, and short rows are no whole vectors."""
     for short, dtype, ahead in ((8, I8, {0}), (17, F32, {0}), (17, I8, {0, 2}), (17, BF16, {0, 2}), (33, I8, {0, 1})):
-        found = space(transpose_add_problem(short, 10_000, dtype), H200)
-        assert {config["AHEAD"] for config in found} == ahead
-        assert all(config["AHEAD"] == 0 or not config["STEADY"] for config in found)
+        result = space(transpose_add_problem(short, 10_000, dtype), H200)
+        assert {config["AHEAD"] for config in result} == ahead
+        assert all(config["AHEAD"] == 0 or not config["STEADY"] for config in result)
     for m, n, ahead in (
         (100_000, 17, {0}),
         (100_001, 17, {0, 2}),
     ):  # steady offsets, of rows that start anywhere or not
-        found = space(transpose_add_problem(m, n, I8), H200)
-        assert all(config["STEADY"] for config in found)
-        assert {config["AHEAD"] for config in found} == ahead
+        result = space(transpose_add_problem(m, n, I8), H200)
+        assert all(config["STEADY"] for config in result)
+        assert {config["AHEAD"] for config in result} == ahead
     narrow = replace(transpose_add_problem(17, 10_000, I8), y=View((17, 1), relative_align=4))
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]

@@ -97,13 +97,13 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int) ->
         size = dtype.itemsize
         trial = small(StridedSum((64, m, n), dtype, (COLUMN, None, ROW), (1.0, 0.0)), 1)
         config = trial.kernel.config
-        found = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
+        result = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
         vectors = config["G"] * m * n * size // bank_padding.VECTOR_BYTES
         each, plain = (
             bank_padding.wavefronts(m, n, size, vectors, kept)
             for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (m, 0))
         )
-        assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / size
+        assert result <= 1.15 * each * bank_padding.VECTOR_BYTES / size
         assert each <= plain
 
 
@@ -128,8 +128,8 @@ def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: in
 def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
     for m, n, dtype, ahead in ((8, 8, I8, {0}), (17, 23, I8, {0, 1}), (17, 23, F32, {0})):
         rows, across = View((n, 1), m * n), View((1, m), m * n)
-        found = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
-        assert {config["AHEAD"] for config in found} == ahead
+        result = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
+        assert {config["AHEAD"] for config in result} == ahead
 
 
 def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:

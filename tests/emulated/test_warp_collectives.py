@@ -72,8 +72,8 @@ def shuffled(mode: str, clamp: int) -> Callable[[Lane, Sequence[Lane]], Result]:
             "idx": first | delta & ~segment,
         }[mode]  # fmt: skip
         inside = source >= last if mode == "up" else source <= last
-        found = [other.value for other in group if other.number == (source if inside else lane.number)]
-        return (found[0] if found else None, int(inside))
+        result = [other.value for other in group if other.number == (source if inside else lane.number)]
+        return (result[0] if result else None, int(inside))
 
     return of
 
@@ -172,11 +172,11 @@ class Program:
 
     def arrays(self) -> dict[str, Array]:
         """Return what the kernel's parameters point to."""
-        found = {"exits": self.exits}
+        result = {"exits": self.exits}
         for number, step in enumerate(self.steps):
-            found |= {f"{name}{number}": getattr(step, name) for name in ("mask", "value", "other", "way")}
-            found |= {f"{name}{number}": np.zeros_like(step.mask) for name in "dq"}
-        return found
+            result |= {f"{name}{number}": getattr(step, name) for name in ("mask", "value", "other", "way")}
+            result |= {f"{name}{number}": np.zeros_like(step.mask) for name in "dq"}
+        return result
 
     def run(self, schedule: int) -> tuple[list[list[Result]], Report]:
         """Return what each thread got in each step, (0, 0) after its exit."""
@@ -187,14 +187,14 @@ class Program:
 
     def expected(self) -> list[list[Result]]:
         """Return the same by the reference."""
-        found: list[list[Result]] = []
+        result: list[list[Result]] = []
         for number, step in enumerate(self.steps):
             results: list[Result] = [(0, 0)] * len(self.exits)
             for thread in np.flatnonzero(self.exits > number).tolist():
                 warp = range(thread // LANES * LANES, min((thread // LANES + 1) * LANES, len(self.exits)))
                 results[thread] = step.result(thread, [t for t in warp if self.exits[t] > number])
-            found.append(results)
-        return found
+            result.append(results)
+        return result
 
 
 @st.composite
@@ -252,9 +252,9 @@ def test_misused_masks_are_reported_and_give_poison(program: Program, schedule: 
 
 def check(program: Program, schedule: int) -> None:
     """Run a program and compare with the reference, which also says whether something has to be reported."""
-    found, report = program.run(schedule)
+    result, report = program.run(schedule)
     expected = program.expected()
-    for step, got, wanted in zip(program.steps, found, expected, strict=True):
+    for step, got, wanted in zip(program.steps, result, expected, strict=True):
         poison = [POISON if " d" in step.collectives[way] else 0 for way in step.way]
         assert got == [(p if d is None else d, q) for p, (d, q) in zip(poison, wanted, strict=True)], step
     undefined = {q for wanted in expected for d, q in wanted if d is None}
@@ -343,8 +343,8 @@ IDIOMS: dict[str, tuple[int, str, Callable[[int], int]]] = {
 @pytest.mark.parametrize("name", IDIOMS)
 def test_what_is_right_on_hardware_is_right_here_and_not_reported(name: str, schedule: int) -> None:
     threads, body, expected = IDIOMS[name]
-    found, report = ran(body, threads, schedule)
-    assert found == [expected(t) for t in range(threads)]
+    result, report = ran(body, threads, schedule)
+    assert result == [expected(t) for t in range(threads)]
     assert not report.hazards
 
 
@@ -395,9 +395,9 @@ MISUSES: dict[str, tuple[int, str, str, Callable[[int], int | None]]] = {
 @pytest.mark.parametrize("name", MISUSES)
 def test_misuse_is_named_and_gives_poison(name: str) -> None:
     threads, body, message, expected = MISUSES[name]
-    found, report = ran(body, threads)
+    result, report = ran(body, threads)
     wanted = [expected(t) for t in range(threads)]
-    assert [w if w is None else f for f, w in zip(found, wanted, strict=True)] == wanted
+    assert [w if w is None else f for f, w in zip(result, wanted, strict=True)] == wanted
     assert len(report.hazards) == 1
     assert re.search(message, str(report.hazards[0]))
 

@@ -113,12 +113,12 @@ def test_sums_are_those_of_the_tensor_cores(a_type: str, b_type: str, d: str) ->
         for rows, kind in ((ROWS, a_type), (8, b_type))
     )
     c = rng.standard_normal((ROWS, 8)).astype(DTYPES[d])
-    found = multiplied(form, a, b, c)
+    result = multiplied(form, a, b, c)
     # Without the low bits that tf32 ignores; the other types have none there.
     left, right = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32).tolist() for x in (a, b))
     rule = rule_of("sm_90a", a_type, d)
     for row in range(0, ROWS, 5):
-        assert found[row].tolist() == [
+        assert result[row].tolist() == [
             sum_of_products(left[row], x, float(c[row, n]), rule) for n, x in enumerate(right)
         ]
 
@@ -128,8 +128,8 @@ def test_without_the_old_sums_nan_does_not_matter(late: bool) -> None:
     form = Form(16, "bf16", "f32")
     a, b, c = small(form)
     for scale in ("0", "q"):
-        found = multiplied(form, a, b, np.full_like(c, np.nan), scale=scale, late_copies=late)
-        assert (found == product(a, b)).all()
+        result = multiplied(form, a, b, np.full_like(c, np.nan), scale=scale, late_copies=late)
+        assert (result == product(a, b)).all()
     assert np.isnan(multiplied(form, a, b, np.full_like(c, np.nan), late_copies=late)).all()
 
 

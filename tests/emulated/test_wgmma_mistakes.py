@@ -72,8 +72,8 @@ def _found(change: tuple[str, str, str]) -> list[Hazard]:
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=str)
 def test_a_planted_mistake_is_reported(mistake: Mistake) -> None:
-    found = _found(mistake.change)
-    assert {one.kind for one in found} & set(mistake.kinds), [str(one) for one in found] or "nothing is reported"
+    result = _found(mistake.change)
+    assert {one.kind for one in result} & set(mistake.kinds), [str(one) for one in result] or "nothing is reported"
 
 
 def test_without_a_mistake_nothing_is_reported() -> None:

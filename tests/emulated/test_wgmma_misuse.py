@@ -32,10 +32,10 @@ def wait(groups: int) -> str:
 def held(sums: int = 8, form: Form = FORM, threads: int = THREADS) -> Operands:
     """Return operands of ones, with ``sums`` registers of zeros for ``threads`` threads."""
     a, b = (np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n))
-    found = operands(form, a, b, np.zeros((ROWS, form.n), np.float32))
-    found.sums = np.zeros((threads, sums), np.uint32)
-    found.factors = np.resize(found.factors, (threads, 4))
-    return found
+    result = operands(form, a, b, np.zeros((ROWS, form.n), np.float32))
+    result.sums = np.zeros((threads, sums), np.uint32)
+    result.factors = np.resize(result.factors, (threads, 4))
+    return result
 
 
 def ran(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> tuple[Array, Report]:
@@ -249,14 +249,14 @@ def test_descriptors_that_are_none() -> None:
         (3 << 49, "its base offset is 3"),
     ):
         assert words in fault(f"{FENCE} add.u64 da, da, {bits}; {MMA}")
-    found = fault(f"{FENCE} add.u64 db, db, {3 << 49}; {MMA}")
-    assert "matrix-descriptor: k: warp 0 of block (0, 0, 0) describes B as 0x4" in found
+    result = fault(f"{FENCE} add.u64 db, db, {3 << 49}; {MMA}")
+    assert "matrix-descriptor: k: warp 0 of block (0, 0, 0) describes B as 0x4" in result
 
 
 def test_operands_outside_shared_memory() -> None:
-    found = fault(f"{FENCE} add.u64 db, db, {1 << 16 - 4}; {MMA}")
-    assert found.startswith("out-of-bounds: k: warp 0 of block (0, 0, 0) describes B as ")
-    assert "swizzled by 128 B" in found
+    result = fault(f"{FENCE} add.u64 db, db, {1 << 16 - 4}; {MMA}")
+    assert result.startswith("out-of-bounds: k: warp 0 of block (0, 0, 0) describes B as ")
+    assert "swizzled by 128 B" in result
 
 
 def test_operands_that_nothing_was_stored_to() -> None:

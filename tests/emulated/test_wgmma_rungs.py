@@ -27,9 +27,9 @@ def product(m: int, n: int, k: int, dtype: str = "float16", beta: float = 0.0) -
 
 def kernel(name: str, case: Case, blocks: int | None = None, **constants: int) -> Kernel[Gemm]:
     """Return the rung's kernel for a product, with as many blocks as there are in the end."""
-    found = RUNGS[name].kernel_for(problem_of(case), H200)
-    config = found.config.replace(**constants)
-    return found.with_config(config if blocks is None else config.launched(BLOCKS=blocks))
+    result = RUNGS[name].kernel_for(problem_of(case), H200)
+    config = result.config.replace(**constants)
+    return result.with_config(config if blocks is None else config.launched(BLOCKS=blocks))
 
 
 def errors(report: Report) -> list[str]:
@@ -90,11 +90,11 @@ def test_every_residue_of_k() -> None:
 def test_one_instruction_does_what_16_did_and_nothing_is_loaded_by_threads() -> None:
     m, n, k = 128, 128, 128
     for name in RUNGS:
-        found = counters(name, m, n, k)
+        result = counters(name, m, n, k)
         wide = 128 * 256 if name not in {"wgmma", "tma-pipeline", "pingpong"} else 128 * 128
         computed = 128 * 512 if name == "multicast" else wide  # with the tile beside this one, all outside
-        assert found.gmma == computed * k // (16 * 16 * (wide // 128))
-        assert (found.hmma, found.ldmatrix_requests, found.global_load_requests) == (0, 0, 0)
+        assert result.gmma == computed * k // (16 * 16 * (wide // 128))
+        assert (result.hmma, result.ldmatrix_requests, result.global_load_requests) == (0, 0, 0)
 
 
 def test_no_barrier_of_the_block_is_in_the_loop() -> None:

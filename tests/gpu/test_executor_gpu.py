@@ -69,7 +69,7 @@ def test_launch_passes_every_kind_of_argument(device: GPU) -> None:
 def test_a_launch_needs_no_context_of_the_thread(device: GPU, other: bool) -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     x = np.arange(100, dtype=np.float32)
-    found: list[object] = []
+    result: list[object] = []
 
     def run() -> None:
         if other:
@@ -78,17 +78,17 @@ def test_a_launch_needs_no_context_of_the_thread(device: GPU, other: bool) -> No
         args = (memory.pointer("x"), np.int32(100), np.float32(2), np.float64(0), np.int64(1))
         launch = Launch("tests.scale", "scale", (1, 1, 1), (128, 1, 1), args, dynamic_shared=512)
         device.launch(_binary(device, "scale"), launch)
-        found.append(int(driver.cuCtxGetCurrent()[1]))  # as it was before
+        result.append(int(driver.cuCtxGetCurrent()[1]))  # as it was before
         if other:
-            assert found == [int(mine)]
+            assert result == [int(mine)]
             driver.cuCtxDestroy(mine)
 
     with device.upload(x, "x") as memory:
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-        assert found
-        assert other or found == [0]
+        assert result
+        assert other or result == [0]
         np.testing.assert_array_equal(memory.download(x.shape, x.dtype), 2 * x)
 
 

@@ -82,9 +82,9 @@ def test_padding_lets_nothing_leak(dtype: str) -> None:
     problem = Gemm(2047, 2047, 1025, ALL[dtype], a_align=2, b_align=2, d_align=2)
     assert choose(problem, GPU.get(0).arch).kernel.config["REPACK_A"] == 1
     a[3, 1024], a[2046, 9], b[1024, 2046], b[30, 3] = np.nan, np.inf, -np.inf, np.nan
-    found = _gpu(a, b)
-    assert check(found, a, b).ok
-    assert np.isfinite(found[[0, 2045]][:, [0, 2045]]).all()
+    result = _gpu(a, b)
+    assert check(result, a, b).ok
+    assert np.isfinite(result[[0, 2045]][:, [0, 2045]]).all()
 
 
 @pytest.mark.parametrize(("m", "k"), [(150, 40), (130, 100_000), (1000, 1001)])

@@ -227,10 +227,10 @@ def test_memory_for_counters_may_be_made_while_a_graph_captures(torch: Any) -> N
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = [made.find(torch.cuda.current_stream().cuda_stream) for _ in range(5000)]
+        result = [made.find(torch.cuda.current_stream().cuda_stream) for _ in range(5000)]
         x += 1
-    assert {room for room, _ in found} == {0}
-    assert len({counter for _, counter in found}) == 5000
+    assert {room for room, _ in result} == {0}
+    assert len({counter for _, counter in result}) == 5000
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()

@@ -277,5 +277,5 @@ def test_the_second_call_with_a_bias_reads_the_new_one(torch: Any) -> None:
     a, b = torch.randn(300, 200, device="cuda"), torch.randn(200, 100, device="cuda")
     for seed in range(3):
         bias = torch.full((100,), float(seed), device="cuda")
-        found = matmill.matmul(a, b, bias=bias, activation="relu")
-        assert torch.allclose(found, (a @ b + seed).relu(), atol=1e-3)
+        result = matmill.matmul(a, b, bias=bias, activation="relu")
+        assert torch.allclose(result, (a @ b + seed).relu(), atol=1e-3)

@@ -22,8 +22,8 @@ MIB = 1 << 20
 
 
 def _streamed(device: GPU, e: Array, f: Array, budget: int, **options: Any) -> Array:
-    found: Array = stream_inner(OnGPU(device), plan_for(e, f, budget), inner_steps(device.arch), e, f, **options)
-    return found
+    result: Array = stream_inner(OnGPU(device), plan_for(e, f, budget), inner_steps(device.arch), e, f, **options)
+    return result
 
 
 @pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
@@ -33,16 +33,16 @@ def test_64_mib_in_many_chunks(ways: tuple[str, str], dtype: DType, device: GPU)
     e, f = stored(numbers((5, k), dtype), ways[0]), stored(numbers((k, 3), dtype, 1), ways[1])
     budget = 6 * MIB
     assert plan_for(e, f, budget).count > 30
-    found = _streamed(device, e, f, budget)
-    assert np.array_equal(found, exact(e, f).astype(dtype.numpy))
+    result = _streamed(device, e, f, budget)
+    assert np.array_equal(result, exact(e, f).astype(dtype.numpy))
 
 
 @pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("how", ["rows", "columns"])
 def test_gram_matrices_from_a_file(how: str, dtype: DType, device: GPU, tmp_path: Path) -> None:
     e = stored(numbers((9, 500_000), dtype), f"file {how}", tmp_path)
-    found = _streamed(device, e, e.T, 3 * MIB)
-    assert np.array_equal(found, exact(e, e.T).astype(dtype.numpy))
+    result = _streamed(device, e, e.T, 3 * MIB)
+    assert np.array_equal(result, exact(e, e.T).astype(dtype.numpy))
 
 
 def test_the_bits_do_not_depend_on_the_run(device: GPU) -> None:
@@ -82,8 +82,8 @@ def test_buffers_beyond_the_memory_are_refused_in_words(device: GPU) -> None:
             stream_inner(OnGPU(device), plan, inner_steps(device.arch), one, one.T)
         fitting = plan_stream(1, 1, k, F32, free=OnGPU(device).free_bytes() // 2)
         assert fitting.count > plan.count
-        found = stream_inner(OnGPU(device), fitting, inner_steps(device.arch), one, one.T)
-    assert found[0, 0] == k
+        result = stream_inner(OnGPU(device), fitting, inner_steps(device.arch), one, one.T)
+    assert result[0, 0] == k
 
 
 def test_the_default_plan_streams_what_is_larger_than_a_chunk(device: GPU) -> None:
@@ -91,8 +91,8 @@ def test_the_default_plan_streams_what_is_larger_than_a_chunk(device: GPU) -> No
     plan = plan_stream(1, 1, k, F32, free=OnGPU(device).free_bytes())
     one = np.broadcast_to(np.float32(1), (1, k))
     told: list[int] = []
-    found = stream_inner(
+    result = stream_inner(
         OnGPU(device), plan, inner_steps(device.arch), one, one.T, progress=lambda done, _total: told.append(done)
     )
     assert len(told) == plan.count + 1 > 5
-    assert found[0, 0] == k
+    assert result[0, 0] == k

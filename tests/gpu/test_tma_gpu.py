@@ -155,8 +155,8 @@ def test_loads_are_those_of_the_emulator(device: GPU, name: str) -> None:
     tensor, at = LOADS[name]
     memory = special_rows() if "special" in name else noise(1, ROWS * ROW_BYTES)
     expected, nbytes = emulated(tensor, memory, at)
-    found, done = loaded(device, tensor, memory, at, nbytes)
-    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    result, done = loaded(device, tensor, memory, at, nbytes)
+    np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32))
     assert done
 
 
@@ -181,6 +181,6 @@ def test_stores_and_sums_are_those_of_the_emulator(device: GPU, element: str, *,
         args = (here, np.int32(AT[0]), np.int32(AT[1]), np.int32(add), source.pointer("in"))
         device.launch(binary, Launch("tests.tma", "store", (1, 1, 1), (32, 1, 1), args))
         device.synchronize()
-        found = target.download(memory.shape, memory.dtype).view(np.float32)
-    np.testing.assert_array_equal(found, expected.view(np.float32))
-    assert (np.signbit(found) == np.signbit(expected.view(np.float32)))[~np.isnan(found)].all()
+        result = target.download(memory.shape, memory.dtype).view(np.float32)
+    np.testing.assert_array_equal(result, expected.view(np.float32))
+    assert (np.signbit(result) == np.signbit(expected.view(np.float32)))[~np.isnan(result)].all()

@@ -98,11 +98,11 @@ def test_layers_and_their_gradients(torch: Any, mt: Any, dtype: str) -> None:
     expected = torch.nn.functional.gelu(torch.nn.functional.linear(*wide))
     given = [one.clone().requires_grad_() for one in (x, w, b)]
     tolerance = {"float32": 1e-3, "float16": 3e-2, "bfloat16": 2e-1}[dtype]
-    found = mt.linear(*given, "gelu")
-    for one in (found, mt.linear(x, w, b, "gelu"), torch.ops.matmill.matmul(x, w.mT, b, activation="gelu")):
+    result = mt.linear(*given, "gelu")
+    for one in (result, mt.linear(x, w, b, "gelu"), torch.ops.matmill.matmul(x, w.mT, b, activation="gelu")):
         assert torch.allclose(one.double(), expected, rtol=tolerance, atol=tolerance)
     weight = torch.rand_like(expected)
-    gradients = torch.autograd.grad(found, given, weight.to(found.dtype)), torch.autograd.grad(expected, wide, weight)
+    gradients = torch.autograd.grad(result, given, weight.to(result.dtype)), torch.autograd.grad(expected, wide, weight)
     for got, wanted in zip(*gradients, strict=True):
         assert torch.allclose(got.double(), wanted, rtol=tolerance, atol=10 * tolerance)
     assert mt.matmul(x, w.mT, bias=b, out_dtype="float32").dtype is torch.float32

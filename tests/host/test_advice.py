@@ -40,8 +40,8 @@ def test_other_element_types_become_ones_that_hold_them(kind: str, library: str)
         matmill.matmul(a, a, executor="cpu")
     advised = re.findall(r"a\.\w+(?:\([^)]*\))?", raised.value.fix)
     parts = [eval(one, {"a": a, "torch": sys.modules.get("torch")}) for one in advised]  # noqa: S307 — our own message
-    found = [np.asarray(matmill.matmul(one, np.eye(2, dtype=np.asarray(one).dtype), executor="cpu")) for one in parts]
-    assert np.array_equal(found[0] if len(found) == 1 else found[0] + 1j * found[1], values)
+    result = [np.asarray(matmill.matmul(one, np.eye(2, dtype=np.asarray(one).dtype), executor="cpu")) for one in parts]
+    assert np.array_equal(result[0] if len(result) == 1 else result[0] + 1j * result[1], values)
 
 
 @pytest.mark.parametrize("name", ["c", "out"])

@@ -47,11 +47,11 @@ def test_without_a_file_nothing_was_measured(shipped: Path) -> None:
 
 def test_the_package_ships_what_an_h200_measured_and_no_rate_is_above_the_data_sheet_s() -> None:
     h200 = get("h200")
-    found = measured(h200)
-    assert found is not None
-    assert 0.85 < found.read_bytes_per_s / h200.dram_bytes_per_s < 1
-    assert 0.85 < found.copy_bytes_per_s / h200.dram_bytes_per_s < 1
-    assert found.sigma_l1 < found.sigma_l2 < found.sigma_g
+    result = measured(h200)
+    assert result is not None
+    assert 0.85 < result.read_bytes_per_s / h200.dram_bytes_per_s < 1
+    assert 0.85 < result.copy_bytes_per_s / h200.dram_bytes_per_s < 1
+    assert result.sigma_l1 < result.sigma_l2 < result.sigma_g
 
 
 def test_what_is_saved_is_found_at_once(folder: Path, shipped: Path) -> None:

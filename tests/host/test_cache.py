@@ -18,9 +18,9 @@ KEY, META, FIRST, SECOND = "key", {"registers": 32}, b"cubin\n\0" * 50, b"ptx"
 @pytest.fixture
 def store(tmp_path: Path) -> DiskCache:
     """Provide a store in a folder that is not there yet, with one entry."""
-    made = DiskCache(tmp_path / "deep" / "cache")
-    made.put(KEY, META, FIRST, SECOND)
-    return made
+    result = DiskCache(tmp_path / "deep" / "cache")
+    result.put(KEY, META, FIRST, SECOND)
+    return result
 
 
 def _sealed(body: bytes) -> bytes:

@@ -56,9 +56,9 @@ def test_an_unusable_machine_is_code_1(
     well["compiler"] = {"error": "libnvrtc is not there"}
     monkeypatch.setattr(doctor, "examine", lambda: well)
     assert main(["doctor"]) == cli.FAILED
-    said = capsys.readouterr().out
-    assert "libnvrtc is not there" in said
-    assert "cannot be used" in said
+    text = capsys.readouterr().out
+    assert "libnvrtc is not there" in text
+    assert "cannot be used" in text
 
 
 def test_a_check_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

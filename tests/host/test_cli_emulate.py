@@ -44,16 +44,16 @@ LAUNCH = ["emulate", "axpy.cu", "--grid", "2", "--block", "64"]
 
 def asked(*arguments: str, code: int = cli.OK, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main([*arguments, "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return what a command line says that is refused as wrong usage."""
     assert main([*arguments]) == cli.USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    return said.err
+    text = capsys.readouterr()
+    assert text.out == ""
+    return text.err
 
 
 def test_files_in_and_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +156,8 @@ def test_variables_of_the_module(folder: Path, capsys: pytest.CaptureFixture[str
         "__global__ void k(float* x) { x[threadIdx.x] *= scale; if (!threadIdx.x) atomicAdd(&calls, 1); }"
     )
     command = ["emulate", "k.cu", "--block", "32", "--arg", "random:f32:32", "--symbol", "scale=f32:2"]
-    found = asked(*command, "--symbol", "calls=out:calls.npy:i32:1", "--out", "0=x.npy", capsys=capsys)
-    assert {output["argument"] for output in found["outputs"]} == {0, "calls"}
+    result = asked(*command, "--symbol", "calls=out:calls.npy:i32:1", "--out", "0=x.npy", capsys=capsys)
+    assert {output["argument"] for output in result["outputs"]} == {0, "calls"}
     assert np.load(folder / "calls.npy").tolist() == [0]
     for given, words in (
         ("scale", "--symbol: got 'scale'; wanted NAME=VALUE"),
@@ -175,9 +175,9 @@ def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]
     for kind, dtype in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
         asked(*command[:4], "--arg", f"{kind}:1.5", *command[4:], capsys=capsys)
         assert np.load(folder / "o.npy").view(dtype)[0] == 1.5
-    said = refused(capsys, *command[:4], "--arg", "1.5", *command[4:])
-    assert "--arg number 0: got '1.5'; wanted a value of 2 bytes for parameter k_param_0" in said
-    assert "f16:1.5" in said
+    text = refused(capsys, *command[:4], "--arg", "1.5", *command[4:])
+    assert "--arg number 0: got '1.5'; wanted a value of 2 bytes for parameter k_param_0" in text
+    assert "f16:1.5" in text
 
 
 def test_ptx_files_and_names_of_kernels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,8 +188,8 @@ def test_ptx_files_and_names_of_kernels(folder: Path, capsys: pytest.CaptureFixt
         asked(*command, "--entry", name, capsys=capsys)
         assert np.load(folder / "o.npy")[0] == number
     assert "got nothing; wanted one of " in refused(capsys, *command)
-    said = refused(capsys, *command, "--entry", "three")
-    assert re.search("wanted one of (one, two|two, one)", said)
+    text = refused(capsys, *command, "--entry", "three")
+    assert re.search("wanted one of (one, two|two, one)", text)
 
 
 def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,8 +221,8 @@ def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture
     command = ["emulate", "flag.cu", "--block", "64", "--arg", "zeros:i32:1"]
     record = asked(*command, capsys=capsys)
     assert record["ok"] is True
-    found = [("note", "early-exit"), ("note", "same-value")]
-    assert [(hazard["severity"], hazard["kind"]) for hazard in record["hazards"]] == found
+    result = [("note", "early-exit"), ("note", "same-value")]
+    assert [(hazard["severity"], hazard["kind"]) for hazard in record["hazards"]] == result
     assert asked(*command, "--strict", code=cli.FAILED, capsys=capsys) == record | {"ok": False}
     assert main(command) == cli.OK
     shown = capsys.readouterr().out
@@ -322,12 +322,12 @@ def test_bulk_copies_and_their_barriers_are_shown(folder: Path, capsys: pytest.C
         "zeros:f32:32",
     ]
     assert main(arguments) == cli.OK
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     for count in ("bulk_loads", "bulk_load_sectors", "bulk_store_bytes", "mbarrier_waits", "mbarrier_arrivals"):
-        assert count in said
-    assert re.search(r"PTX line 9 +1 : 8 +cp\.async\.bulk\.shared", said)
-    assert re.search(r"PTX line 13 +1 : 4 +cp\.async\.bulk\.global", said)
-    assert "global, cp.async, bulk: requests : 32-byte sectors" in said
+        assert count in text
+    assert re.search(r"PTX line 9 +1 : 8 +cp\.async\.bulk\.shared", text)
+    assert re.search(r"PTX line 13 +1 : 4 +cp\.async\.bulk\.global", text)
+    assert "global, cp.async, bulk: requests : 32-byte sectors" in text
     lines = asked(*arguments, capsys=capsys)["by_line"]
     assert lines["PTX line 9"]["bulk_load_bytes"] == 256
     assert lines["PTX line 8"]["mbarrier_arrivals"] == 1

@@ -126,33 +126,33 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main([*arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 @pytest.mark.usefixtures("gpu")
 def test_rates_follow_from_times(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive,shared(16)"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive,shared(16)"], capsys)
     assert code == cli.OK
-    assert found["on"] == "gpu"
-    assert found["arch"] == "h200"
-    row = found["rows"][0]
+    assert result["on"] == "gpu"
+    assert result["arch"] == "h200"
+    row = result["rows"][0]
     assert row["seconds"] == MILLISECONDS / 1e3
     assert row["tflops"] == pytest.approx(2 * 64**3 / (MILLISECONDS / 1e3) / 1e12)
     assert row["peak_fraction"] == pytest.approx(row["tflops"] / 66.9)
     assert row["library_fraction"] == pytest.approx(1.0)
     assert row["counters"] is None
     assert row["registers"] > 0
-    assert [base["name"] for base in found["baselines"]] == ["cuBLAS (fake)", "CPU BLAS (NumPy)"]
-    assert all(base["ok"] for base in found["baselines"])
+    assert [base["name"] for base in result["baselines"]] == ["cuBLAS (fake)", "CPU BLAS (NumPy)"]
+    assert all(base["ok"] for base in result["baselines"])
 
 
 @pytest.mark.usefixtures("gpu")
 def test_percentages_refer_to_the_arch_named(capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive", "--arch", "titan-x"], capsys)
-    assert found["arch"] == "titan-x"
-    assert found["rows"][0]["peak_fraction"] == pytest.approx(found["rows"][0]["tflops"] / 6.144)
-    assert any("not to the GPU that ran" in note for note in found["notes"])
+    _, result = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive", "--arch", "titan-x"], capsys)
+    assert result["arch"] == "titan-x"
+    assert result["rows"][0]["peak_fraction"] == pytest.approx(result["rows"][0]["tflops"] / 6.144)
+    assert any("not to the GPU that ran" in note for note in result["notes"])
 
 
 def test_a_wrong_kernel_is_marked_and_fails_the_run(gpu: FakeGPU, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,9 +167,9 @@ def test_a_wrong_kernel_is_marked_and_fails_the_run(gpu: FakeGPU, capsys: pytest
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(FakeLibrary, "result", lambda self: self._result * np.float32(1.001))
-    code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.FAILED
-    assert found["baselines"][0]["ok"] is False
+    assert result["baselines"][0]["ok"] is False
 
 
 @pytest.mark.usefixtures("gpu")
@@ -177,16 +177,16 @@ def test_without_a_library_the_fraction_is_null_and_the_run_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gemm, "cublas", lambda _a, _b: None)
-    code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
+    code, result = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.OK
-    assert found["rows"][0]["library_fraction"] is None
-    assert any("no cuBLAS" in note for note in found["notes"])
+    assert result["rows"][0]["library_fraction"] is None
+    assert any("no cuBLAS" in note for note in result["notes"])
 
 
 @pytest.mark.usefixtures("gpu")
 def test_a_rung_at_another_size_is_compared_by_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["ladder", "sgemm", "--n", "60", "--rungs", "shared(16)"], capsys)
-    row = found["rows"][0]
+    _, result = _json(["ladder", "sgemm", "--n", "60", "--rungs", "shared(16)"], capsys)
+    row = result["rows"][0]
     assert row["problem"] == {"m": 64, "n": 64, "k": 64}
     assert "m = 60 is not a multiple of 16" in row["note"]
     assert row["library_fraction"] == pytest.approx((64 / 60) ** 3)
@@ -201,10 +201,10 @@ def test_device_memory_is_given_back(gpu: FakeGPU, capsys: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("gpu")
 def test_the_memory_ladder_times_every_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["ladder", "memory", "--m", "32", "--n", "48", "--k", "16"], capsys)
+    code, result = _json(["ladder", "memory", "--m", "32", "--n", "48", "--k", "16"], capsys)
     assert code == cli.OK
-    assert [row["rung"] for row in found["rows"]] == ["pageable", "pinned", "unified"]
-    for row in found["rows"]:
+    assert [row["rung"] for row in result["rows"]] == ["pageable", "pinned", "unified"]
+    for row in result["rows"]:
         assert row["ok"] is True
         phases = row["phases"]
         assert list(phases) == ["copy in", "fill", "kernel", "copy out"]
@@ -253,9 +253,9 @@ def test_unified_memory_is_left_alone_where_too_little_is_free(
     gpu: FakeGPU, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu.free_bytes = 4 * 3 * 32 * 32 + 1
-    code, found = _json(["ladder", "memory", "--n", "32"], capsys)
+    code, result = _json(["ladder", "memory", "--n", "32"], capsys)
     assert code == cli.OK
-    row = found["rows"][2]
+    row = result["rows"][2]
     assert row["rung"] == "unified"
     assert row["ok"] is None
     assert "managed memory" in row["note"]
@@ -292,9 +292,9 @@ def test_turns_are_interleaved_and_slow_competitors_get_fewer(monkeypatch: pytes
         def enqueue(name: str) -> Callable[[StreamHandle], None]:
             return lambda _stream: order.append(name)
 
-        found = clock.compare([Competitor(n, enqueue(n)) for n in seconds], seconds_each=0.5)
-    assert [timing.rounds for timing in found] == [5, 40]
-    assert [timing.median for timing in found] == [0.1, 0.01]
+        result = clock.compare([Competitor(n, enqueue(n)) for n in seconds], seconds_each=0.5)
+    assert [timing.rounds for timing in result] == [5, 40]
+    assert [timing.median for timing in result] == [0.1, 0.01]
     slow = [i for i, name in enumerate(order[4:]) if name == "slow"]
     assert max(b - a for a, b in pairwise(slow)) < 14  # spread over the run, not bunched
     assert fake.live == {}

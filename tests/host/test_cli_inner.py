@@ -56,14 +56,14 @@ def test_every_element_type(dtype: DType, tmp_path: Path) -> None:
     e, f, c = _write(tmp_path, dtype)
     options = ["--c", str(tmp_path / "C.npy"), "--beta", "-2", "--alpha", "0.5"]
     assert _run(tmp_path, *options, *(["--dtype", "bfloat16"] if dtype is BF16 else [])) == cli.OK
-    found = _load(tmp_path, "out")
+    result = _load(tmp_path, "out")
     expected = io.BytesIO()
     np.save(expected, np.zeros(1, dtype.numpy))
     expected.seek(0)
-    assert found.dtype == np.load(expected).dtype  # what numpy.save makes of the type
+    assert result.dtype == np.load(expected).dtype  # what numpy.save makes of the type
     exact = 0.5 * (e.astype(np.float64) @ f.astype(np.float64)) - 2 * c.astype(np.float64)
     near = dtype.roundoff * (np.abs(exact) + 1) + K * dtype.accumulator.roundoff * 40
-    assert np.all(np.abs(found.view(dtype.numpy).astype(np.float64) - exact) <= near)
+    assert np.all(np.abs(result.view(dtype.numpy).astype(np.float64) - exact) <= near)
 
 
 def test_bfloat16_may_be_kept_as_uint16(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_f_is_e_in_the_same_memory_where_it_is_left_out(files: Path, monkeypatch
 
 def test_what_is_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(files) == cli.OK
-    said = capsys.readouterr()
-    assert f"{M}x{N}x{K} float32" in said.out
-    assert "B/s" in said.out
-    assert "memory" in said.out
-    assert f"Wrote {files / 'out.npy'}: ({M}, {N}) float32." in said.out
-    assert said.err == ""
+    text = capsys.readouterr()
+    assert f"{M}x{N}x{K} float32" in text.out
+    assert "B/s" in text.out
+    assert "memory" in text.out
+    assert f"Wrote {files / 'out.npy'}: ({M}, {N}) float32." in text.out
+    assert text.err == ""
 
 
 def test_rates_are_bytes_of_the_problem_over_time(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,11 +162,11 @@ def test_bad_files_are_one_message_and_leave_nothing(
         np.save(path, bad.get(damage, np.zeros(K, np.float32)))
     before = sorted(files.iterdir())
     assert _run(files) in {cli.FAILED, cli.USAGE}
-    said = capsys.readouterr()
-    assert said.err.startswith("matmill: ")
-    assert all(word in said.err for word in words), said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    text = capsys.readouterr()
+    assert text.err.startswith("matmill: ")
+    assert all(word in text.err for word in words), text.err
+    assert "Traceback" not in text.err
+    assert text.out == ""
     assert sorted(files.iterdir()) == before
 
 
@@ -184,8 +184,8 @@ def test_bad_files_are_one_message_and_leave_nothing(
 )
 def test_bad_usage(options: list[str], words: list[str], files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(files, *options) == cli.USAGE
-    said = capsys.readouterr().err
-    assert all(word in said for word in words), said
+    text = capsys.readouterr().err
+    assert all(word in text for word in words), text
     assert not (files / "out.npy").exists()
 
 
@@ -247,13 +247,13 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_now_and_then_elsewhere(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(ops, "inner", product)
     assert _run(files) == cli.OK
-    said = screen.getvalue()
-    assert ("123.0 MB" in said) == terminal
+    text = screen.getvalue()
+    assert ("123.0 MB" in text) == terminal
     # A call is made twice, and a line every ten seconds at the most: the clock goes on by six with each report.
     told = [12, 24, 36, 48]
     done = ["30.0 MB", "90.0 MB", "30.0 MB", "90.0 MB"]
     lines = [f"matmill: {at} s: {part} of 123 MB read" for at, part in zip(told, done, strict=True)]
-    assert terminal or said.splitlines() == lines
+    assert terminal or text.splitlines() == lines
     assert "\x1b" not in capsys.readouterr().out
 
 

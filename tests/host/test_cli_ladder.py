@@ -89,8 +89,8 @@ def test_the_nearest_size_is_the_one_that_changes_least(
     label: str, size: tuple[int, int, int], expected: tuple[int, int, int]
 ) -> None:
     m, n, k = size
-    found, reason = nearest(BY_LABEL[label], Gemm(m=m, n=n, k=k), get("h200"))
-    assert found == Gemm(m=expected[0], n=expected[1], k=expected[2])
+    result, reason = nearest(BY_LABEL[label], Gemm(m=m, n=n, k=k), get("h200"))
+    assert result == Gemm(m=expected[0], n=expected[1], k=expected[2])
     assert bool(reason) == (size != expected)
 
 
@@ -99,8 +99,8 @@ def test_where_no_size_is_legal_there_is_none() -> None:
 
     naive = BY_LABEL["naive"]
     rung = replace(naive, kernel=replace(naive.kernel, why_not_config=multiples(m=10**9)))
-    found, reason = nearest(rung, Gemm(m=64, n=64, k=64), get("h200"))
-    assert found is None
+    result, reason = nearest(rung, Gemm(m=64, n=64, k=64), get("h200"))
+    assert result is None
     assert reason == "m = 64 is not a multiple of 1000000000"
 
 
@@ -157,9 +157,9 @@ def test_remarks_name_the_rungs_they_belong_to() -> None:
 
 
 def test_json_has_the_contracts_keys_and_no_infinities() -> None:
-    found = outcome("gpu", [measured("a", ok=False, error_ratio=float("inf"))]).as_dict()
-    assert {"ladder", "on", "arch", "problem", "rows", "baselines", "environment"} <= set(found)
-    row = found["rows"][0]
+    result = outcome("gpu", [measured("a", ok=False, error_ratio=float("inf"))]).as_dict()
+    assert {"ladder", "on", "arch", "problem", "rows", "baselines", "environment"} <= set(result)
+    row = result["rows"][0]
     assert {
         "rung",
         "source",
@@ -176,7 +176,7 @@ def test_json_has_the_contracts_keys_and_no_infinities() -> None:
     } <= set(row)
     assert row["error_ratio"] is None
     assert row["counters"] is None
-    assert found["problem"] == {"m": 64, "n": 64, "k": 64}
+    assert result["problem"] == {"m": 64, "n": 64, "k": 64}
 
 
 def test_a_record_reads_back() -> None:
@@ -234,9 +234,9 @@ def test_sizes_are_checked_before_a_ladder_starts(
 ) -> None:
     monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
     assert main(["ladder", *arguments]) == cli.USAGE
-    said = capsys.readouterr()
-    assert all(word in said.err for word in words), said.err
-    assert said.out == ""
+    text = capsys.readouterr()
+    assert all(word in text.err for word in words), text.err
+    assert text.out == ""
 
 
 @pytest.mark.parametrize(("n", "said"), [(256, "57 s"), (1024, "61 min"), (64, "")])

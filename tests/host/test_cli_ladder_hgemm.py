@@ -75,16 +75,16 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found, said = refused(arguments, monkeypatch, capsys)
-    assert found == code
-    assert all(word in said for word in words), said
+    result, text = refused(arguments, monkeypatch, capsys)
+    assert result == code
+    assert all(word in text for word in words), text
 
 
 def test_help_says_what_is_summed_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "--help"]) == cli.OK
-    said = " ".join(capsys.readouterr().out.split())
-    assert "m, n, k 4096 4096 4096 on a GPU and 256 256 128 emulated, --dtype (float16 or bfloat16) to float16" in said
-    assert "the rungs below float32-sums sum in float16" in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "m, n, k 4096 4096 4096 on a GPU and 256 256 128 emulated, --dtype (float16 or bfloat16) to float16" in text
+    assert "the rungs below float32-sums sum in float16" in text
 
 
 # A GPU made of host memory
@@ -127,10 +127,10 @@ def _peer(asked: HalfInputs, name: str, *, acc16: bool) -> FakePeer:
 
 def _peers(asked: HalfInputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
     assert a != b
-    found = [_peer(asked, WIDE, acc16=False)]
+    result = [_peer(asked, WIDE, acc16=False)]
     if asked.problem.dtype is F16:
-        found.append(_peer(asked, NARROW, acc16=True))
-    return found, ["not compared with a note"]
+        result.append(_peer(asked, NARROW, acc16=True))
+    return result, ["not compared with a note"]
 
 
 @pytest.fixture
@@ -152,11 +152,11 @@ def _json(arguments: list[str], capsys: pytest.CaptureFixture[str], rungs: str =
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rates_refer_to_the_tensor_cores(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.dtype = HALVES[dtype]
-    code, found = _json(["--n", "250", "--dtype", dtype], capsys)
-    assert code == cli.OK, found
-    assert (found["on"], found["problem"]) == ("gpu", {"m": 250, "n": 250, "k": 250, "dtype": dtype})
+    code, result = _json(["--n", "250", "--dtype", dtype], capsys)
+    assert code == cli.OK, result
+    assert (result["on"], result["problem"]) == ("gpu", {"m": 250, "n": 250, "k": 250, "dtype": dtype})
     seconds = MILLISECONDS / 1e3
-    rows = {row["rung"]: row for row in found["rows"]}
+    rows = {row["rung"]: row for row in result["rows"]}
     assert list(rows) == LABELS
     for label, row in rows.items():
         assert row["ok"] is True, row
@@ -168,11 +168,11 @@ def test_rates_refer_to_the_tensor_cores(dtype: str, gpu: HalfGPU, capsys: pytes
         assert row["peak_fraction"] == pytest.approx(rate / 989.4e12)
         assert row["library_fraction"] == pytest.approx(m * n * k / 250**3)
         assert "bytes" not in row
-    assert [base["name"] for base in found["baselines"]] == ([WIDE, NARROW] if dtype == "float16" else [WIDE])
-    assert all(base["ok"] for base in found["baselines"])
-    assert "not compared with a note" in found["notes"]
-    assert f"no row for the CPU: its BLAS has no {dtype}" in found["notes"]
-    assert Outcome.from_dict(found).as_dict() == found
+    assert [base["name"] for base in result["baselines"]] == ([WIDE, NARROW] if dtype == "float16" else [WIDE])
+    assert all(base["ok"] for base in result["baselines"])
+    assert "not compared with a note" in result["notes"]
+    assert f"no row for the CPU: its BLAS has no {dtype}" in result["notes"]
+    assert Outcome.from_dict(result).as_dict() == result
     assert gpu.live == {}
 
 
@@ -194,42 +194,42 @@ def test_a_library_s_error_is_judged_by_its_sums(
         return [peer], []
 
     change(monkeypatch, "hgemm", libraries=honest)
-    code, found = _json(["--n", "256"], capsys, "any-size")
+    code, result = _json(["--n", "256"], capsys, "any-size")
     assert code == cli.FAILED
-    assert found["baselines"][0]["ok"] is False
+    assert result["baselines"][0]["ok"] is False
 
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert LADDERS["hgemm"].sizes["gpu"] == (4096, 4096, 4096)
     change(monkeypatch, "hgemm", sizes={"gpu": (128, 192, 64)})
-    _, found = _json([], capsys, "any-size")
-    assert found["problem"] == {"m": 128, "n": 192, "k": 64, "dtype": "float16"}
-    _, found = _json(["--k", "32"], capsys, "any-size")
-    assert found["problem"] == {"m": 128, "n": 192, "k": 32, "dtype": "float16"}
+    _, result = _json([], capsys, "any-size")
+    assert result["problem"] == {"m": 128, "n": 192, "k": 64, "dtype": "float16"}
+    _, result = _json(["--k", "32"], capsys, "any-size")
+    assert result["problem"] == {"m": 128, "n": 192, "k": 32, "dtype": "float16"}
 
 
 def test_rows_say_which_gpu_they_need(gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.arch = get("t4")
-    code, found = _json(["--n", "256"], capsys, "double-buffer,multistage")
+    code, result = _json(["--n", "256"], capsys, "double-buffer,multistage")
     assert code == cli.OK
-    assert [row["ok"] for row in found["rows"]] == [True, None]
-    assert "cp.async needs compute capability 8.0: t4 has 7.5" in found["rows"][1]["note"]
+    assert [row["ok"] for row in result["rows"]] == [True, None]
+    assert "cp.async needs compute capability 8.0: t4 has 7.5" in result["rows"][1]["note"]
     # No row of bfloat16 runs, and the library's has a rate but no peak to compare it with.
-    code, found = _json(["--n", "256", "--dtype", "bfloat16"], capsys)
-    assert {row["ok"] for row in found["rows"]} == {None}
+    code, result = _json(["--n", "256", "--dtype", "bfloat16"], capsys)
+    assert {row["ok"] for row in result["rows"]} == {None}
     needed = ("mma.sync on bfloat16 needs compute capability 8.0", "wgmma needs compute capability 9.0, no other")
-    assert all(any(words in row["note"] for words in needed) for row in found["rows"])
-    assert found["baselines"][0]["peak_fraction"] is None
-    assert found["baselines"][0]["tflops"] > 0
+    assert all(any(words in row["note"] for words in needed) for row in result["rows"])
+    assert result["baselines"][0]["peak_fraction"] is None
+    assert result["baselines"][0]["tflops"] > 0
     assert main(["ladder", "hgemm", "--n", "256", "--dtype", "bfloat16"]) == cli.OK
     assert any(line.startswith(WIDE) for line in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.usefixtures("gpu")
 def test_tables_fit_the_terminal_and_plots_show_the_peak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["--n", "250"], capsys)
-    small = Outcome.from_dict(found)
+    _, result = _json(["--n", "250"], capsys)
+    small = Outcome.from_dict(result)
     as_large: dict[str, Any] = {"tflops": 612.3, "peak_fraction": 0.619, "seconds": 0.0017945}
     outcome = replace(
         small,
@@ -259,12 +259,12 @@ def test_tables_fit_the_terminal_and_plots_show_the_peak(tmp_path: Path, capsys:
 
 
 def test_a_sweep_runs_every_size(gpu: HalfGPU, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--sweep", "64..256"], capsys, "any-size,double-buffer")
+    code, result = _json(["--sweep", "64..256"], capsys, "any-size,double-buffer")
     assert code == cli.OK
-    assert [outcome["problem"]["n"] for outcome in found] == [64, 128, 256]
-    assert [[row["rung"] for row in outcome["rows"]] for outcome in found] == [["double-buffer", "any-size"]] * 3
-    again = Sweep.of_records(found[::-1])
-    assert again.as_list() == found
+    assert [outcome["problem"]["n"] for outcome in result] == [64, 128, 256]
+    assert [[row["rung"] for row in outcome["rows"]] for outcome in result] == [["double-buffer", "any-size"]] * 3
+    again = Sweep.of_records(result[::-1])
+    assert again.as_list() == result
     pytest.importorskip("matplotlib")
     plot = tmp_path / "sweep.png"
     arguments = ["ladder", "hgemm", "--sweep", "64..300", "--rungs", "any-size,double-buffer", "--plot", str(plot)]
@@ -355,11 +355,11 @@ def _resident(memory: Any, device: str) -> Tensor:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made: Any = stand_in()
-    made.as_tensor = _resident
-    monkeypatch.setitem(sys.modules, "torch", made)
+    result: Any = stand_in()
+    result.as_tensor = _resident
+    monkeypatch.setitem(sys.modules, "torch", result)
     monkeypatch.setattr(gemm, "installed", lambda: ("torch", "cupy"))
-    return made
+    return result
 
 
 def _asked(dtype: DType) -> HalfInputs:
@@ -373,19 +373,19 @@ def test_cublas_sums_both_ways_through_torch(torch: Any) -> None:
 
     def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
         seen.append(torch.backends.cuda.matmul.allow_fp16_accumulation)
-        found: Tensor = plain(a, b, out=out)
-        return found
+        result: Tensor = plain(a, b, out=out)
+        return result
 
     torch.mm = mm
     asked = _asked(F16)
-    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    result, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
     assert absent == []
-    assert [(peer.name, peer.version) for peer in found] == [(name, "torch 0 (stand-in)") for name in (WIDE, NARROW)]
-    assert [getattr(peer, "acc16", None) for peer in found] == [False, True]
+    assert [(peer.name, peer.version) for peer in result] == [(name, "torch 0 (stand-in)") for name in (WIDE, NARROW)]
+    assert [getattr(peer, "acc16", None) for peer in result] == [False, True]
     assert seen == [False, True]
     assert torch.backends.cuda.matmul.allow_fp16_accumulation is False
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is False
-    assert all(asked.check(peer.result()).ok for peer in found)
+    assert all(asked.check(peer.result()).ok for peer in result)
 
 
 def test_the_switch_goes_back_where_a_call_fails(torch: Any) -> None:
@@ -396,8 +396,8 @@ def test_the_switch_goes_back_where_a_call_fails(torch: Any) -> None:
 
     torch.mm = broken
     asked = _asked(F16)
-    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
-    assert found == []
+    result, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert result == []
     assert absent == [f"not compared with {name}: no kernel" for name in (WIDE, NARROW)]
     assert torch.backends.cuda.matmul.allow_fp16_accumulation is False
 
@@ -405,9 +405,9 @@ def test_the_switch_goes_back_where_a_call_fails(torch: Any) -> None:
 def test_an_older_torch_has_float32_sums_alone(torch: Any) -> None:
     for dtype, notes in ((F16, 1), (BF16, 0)):
         asked = _asked(dtype)
-        found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
-        assert [peer.name for peer in found] == [WIDE]
-        assert asked.check(found[0].result()).ok
+        result, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+        assert [peer.name for peer in result] == [WIDE]
+        assert asked.check(result[0].result()).ok
         assert len(absent) == notes
         assert all("torch has them since 2.7, and this is 0 (stand-in)" in note for note in absent)
     assert not hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation")
@@ -430,11 +430,11 @@ def test_cupy_is_what_is_left(torch: Any, monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     asked = _asked(F16)
-    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    result, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
     assert absent == []
-    assert [(peer.name, peer.version) for peer in found] == [(WIDE, "cupy 0")]
-    assert asked.check(found[0].result()).ok
+    assert [(peer.name, peer.version) for peer in result] == [(WIDE, "cupy 0")]
+    assert asked.check(result[0].result()).ok
     asked = _asked(BF16)
-    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
-    assert found == []
+    result, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert result == []
     assert absent == [f"not compared with {WIDE}: bfloat16 is not handed to it"]

@@ -57,24 +57,24 @@ def test_alignments_are_true_of_the_arrays(layout: str, k: int, dtype: Any) -> N
     problem = inner_product(3, 5, k, dtype, "row" if layout == "gram" else layout)
     if layout == "gram":
         problem = gram_of(problem)
-    made = Inputs.random(problem, 1)
+    result = Inputs.random(problem, 1)
     size = dtype.itemsize
     for matrix, strides, align in (
-        (made.a, problem.a_row_col, problem.a_align),
-        (made.b, problem.b_row_col, problem.b_align),
+        (result.a, problem.a_row_col, problem.a_align),
+        (result.b, problem.b_row_col, problem.b_align),
     ):
         steps = [stride for stride, extent in zip(matrix.strides, matrix.shape, strict=True) if extent > 1]
         wanted = [s * size for s, extent in zip(strides, matrix.shape, strict=True) if extent > 1]
         assert steps == wanted
         assert len(steps) < 2 or max(steps) % align == 0  # a single line starts where its memory does
-    assert made.b.shape == (k, problem.n)
+    assert result.b.shape == (k, problem.n)
 
 
 def test_a_gram_rung_gets_the_transpose_and_others_the_size_asked_for() -> None:
     h200 = get("h200")
     asked = inner_product(5, 3, 100, F64, "column")
-    found, reason = nearest(BY_LABEL["gram"], asked, h200, TRAFFIC)
-    assert found == gram_of(asked)
+    result, reason = nearest(BY_LABEL["gram"], asked, h200, TRAFFIC)
+    assert result == gram_of(asked)
     assert reason == "its F is the transpose of E"
     assert all(
         nearest(rung, asked, h200, TRAFFIC) == (asked, "") for label, rung in BY_LABEL.items() if label != "gram"
@@ -120,28 +120,28 @@ def test_inputs_beyond_memory_are_refused_in_words(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
 def test_the_bound_holds_for_a_running_sum_and_not_for_a_wrong_one(dtype: Any) -> None:
     problem = inner_product(3, 4, 50_000, dtype)
-    made = Inputs.random(problem, 11, random_sum)
+    result = Inputs.random(problem, 11, random_sum)
     wide = dtype.accumulator.numpy
-    a, b = made.a.astype(wide), made.b.astype(wide)
+    a, b = result.a.astype(wide), result.b.astype(wide)
     running = np.array([[np.cumsum(row * column)[-1] for column in b.T] for row in a]).astype(dtype.numpy)
-    assert made.check(running).ok
-    assert not made.check(np.zeros_like(running)).ok
+    assert result.check(running).ok
+    assert not result.check(np.zeros_like(running)).ok
     off = running.copy()
     off[1, 2] += dtype.numpy.type(4)
-    assert not made.check(off).ok
+    assert not result.check(off).ok
     off[1, 2] = np.nan
-    assert made.check(off).error_ratio == np.inf
-    assert not made.check(running.astype(F32.numpy if dtype is F64 else F64.numpy)).ok
+    assert result.check(off).error_ratio == np.inf
+    assert not result.check(running.astype(F32.numpy if dtype is F64 else F64.numpy)).ok
 
 
 def test_blocks_along_k_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Inputs.random(inner_product(2, 3, 5000, F64, "column"), 1, random_sum)
-    whole, limit = random_sum(made.a, made.b)
+    result = Inputs.random(inner_product(2, 3, 5000, F64, "column"), 1, random_sum)
+    whole, limit = random_sum(result.a, result.b)
     monkeypatch.setattr(error_bounds, "_BLOCK", 1)
-    parts, again = random_sum(made.a, made.b)
+    parts, again = random_sum(result.a, result.b)
     assert np.allclose(parts, whole, rtol=1e-13, atol=1e-12)
     assert np.allclose(limit, again)
-    assert np.all(np.abs(whole - made.a @ made.b) <= limit)
+    assert np.all(np.abs(whole - result.a @ result.b) <= limit)
 
 
 def test_the_bound_is_the_worst_case_where_k_is_short() -> None:
@@ -157,9 +157,9 @@ def test_the_bound_is_the_worst_case_where_k_is_short() -> None:
 def test_a_sum_beyond_float16_must_be_infinite() -> None:
     problem = inner_product(1, 1, 200, F16)
     a, b = (np.full(shape, 30, np.float16) for shape in ((1, 200), (200, 1)))
-    made = Inputs(problem, a, b, random_sum)
-    assert made.check(np.array([[np.inf]], np.float16)).ok
-    assert not made.check(np.array([[65504]], np.float16)).ok
+    result = Inputs(problem, a, b, random_sum)
+    assert result.check(np.array([[np.inf]], np.float16)).ok
+    assert not result.check(np.array([[65504]], np.float16)).ok
 
 
 # Options
@@ -196,9 +196,9 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found, said = refused(arguments, monkeypatch, capsys)
-    assert found == code
-    assert all(word in said for word in words), said
+    result, text = refused(arguments, monkeypatch, capsys)
+    assert result == code
+    assert all(word in text for word in words), text
 
 
 # A GPU made of host memory
@@ -276,16 +276,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["ladder", "inner", *arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", "3", "--k", "4096", "--layout", layout], capsys)
-    assert code == cli.OK, found
-    assert (found["on"], found["problem"]["layout"]) == ("gpu", layout)
-    rows = {row["rung"]: row for row in found["rows"]}
+    code, result = _json(["--m", "3", "--k", "4096", "--layout", layout], capsys)
+    assert code == cli.OK, result
+    assert (result["on"], result["problem"]["layout"]) == ("gpu", layout)
+    rows = {row["rung"]: row for row in result["rows"]}
     assert list(rows) == [*BY_LABEL, "production"]
     for row in rows.values():
         moved = 4 * ((1 if row["rung"] == "gram" else 2) * 3 * 4096 + 9)
@@ -297,11 +297,11 @@ def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.Ca
         assert row["tflops"] == pytest.approx(2 * 9 * 4096 / 2e-3 / 1e12)
         assert row["library_fraction"] == pytest.approx(1.0)  # the same product in the same time, Gram or not
     assert rows["two-stage"]["note"] == rows["production"]["note"] == "two runs gave the same bits"
-    names = [base["name"] for base in found["baselines"]]
+    names = [base["name"] for base in result["baselines"]]
     assert names == ["torch.mm", "torch einsum", "CPU BLAS (NumPy)"]
-    assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in found["baselines"])
-    assert "not compared with cupy: no" in found["notes"]
-    assert Outcome.from_dict(found).as_dict() == found
+    assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in result["baselines"])
+    assert "not compared with cupy: no" in result["notes"]
+    assert Outcome.from_dict(result).as_dict() == result
     assert {"clear", "splitk_reduce", "basic", "gram"} <= set(gpu.entries)
     assert gpu.live == {}
 
@@ -317,9 +317,9 @@ def test_a_wrong_rung_fails_the_run(gpu: InnerGPU, capsys: pytest.CaptureFixture
 
 def test_results_that_differ_from_run_to_run_are_seen(gpu: InnerGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.drift = 3e-7
-    code, found = _json(["--k", "3000", "--rungs", "vectorized,two-stage"], capsys)
+    code, result = _json(["--k", "3000", "--rungs", "vectorized,two-stage"], capsys)
     assert code == cli.FAILED
-    vectorized, two_stage = found["rows"]
+    vectorized, two_stage = result["rows"]
     assert (vectorized["ok"], vectorized["note"]) == (True, "")
     assert two_stage["ok"] is False
     assert two_stage["note"] == "two runs gave different bits"
@@ -327,9 +327,9 @@ def test_results_that_differ_from_run_to_run_are_seen(gpu: InnerGPU, capsys: pyt
 
 @pytest.mark.usefixtures("gpu")
 def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["--k", "40000", "--rungs", "two-stage,production"], capsys)
-    assert [row["rung"] for row in found["rows"]] == ["two-stage", "production"]
-    assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in found["rows"])
+    _, result = _json(["--k", "40000", "--rungs", "two-stage,production"], capsys)
+    assert [row["rung"] for row in result["rows"]] == ["two-stage", "production"]
+    assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in result["rows"])
     wide = LADDERS["inner"].rows[-1]
     for dtype in (F32, F16):
         asked = inner_product(200, 3, 5000, dtype)
@@ -346,23 +346,23 @@ def test_a_cpu_that_would_take_long_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("matmill.ladders.runner.rows.cpu_estimate", lambda _a, _b: 12.0)
-    _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
-    assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
-    assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]
+    _, result = _json(["--k", "3000", "--rungs", "gram"], capsys)
+    assert "CPU BLAS (NumPy)" not in [base["name"] for base in result["baselines"]]
+    assert "no row for the CPU: its BLAS would take about 12.0 s" in result["notes"]
 
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu_is_mtxa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert LADDERS["inner"].sizes["gpu"] == CASES["MTXA"]
     change(monkeypatch, "inner", sizes={"gpu": (3, 3, 5000)})
-    _, found = _json(["--rungs", "one-pass"], capsys)
-    assert found["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
+    _, result = _json(["--rungs", "one-pass"], capsys)
+    assert result["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
 
 
 @pytest.mark.usefixtures("gpu")
 def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["--m", "3", "--k", "40000"], capsys)
-    small = Outcome.from_dict(found)
+    _, result = _json(["--m", "3", "--k", "40000"], capsys)
+    small = Outcome.from_dict(result)
     as_large: dict[str, Any] = {
         "bytes": 1_200_000_036,
         "tbytes_per_second": 4.567,
@@ -393,8 +393,8 @@ def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys:
 
 def test_libraries_that_refuse_are_told_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "installed", lambda: ("cupy",))
-    found, absent = gemm.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
-    assert found == []
+    result, absent = gemm.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
+    assert result == []
     assert absent == ["not compared with cupy (cupy_matmul): bfloat16 is not handed to it"]
 
 
@@ -408,6 +408,6 @@ def test_matrices_reach_a_library_as_they_lie() -> None:
 def test_sgemm_rows_have_no_fields_of_traffic() -> None:
     from host.test_cli_ladder import measured, outcome  # noqa: PLC0415 — beside its only use
 
-    found = outcome("gpu", [measured("a")]).as_dict()
-    for row in (*found["rows"], *found["baselines"]):
+    result = outcome("gpu", [measured("a")]).as_dict()
+    for row in (*result["rows"], *result["baselines"]):
         assert not {"bytes", "tbytes_per_second", "bandwidth_fraction"} & set(row)

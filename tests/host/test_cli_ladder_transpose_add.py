@@ -60,9 +60,9 @@ def test_the_problem_is_the_one_that_operations_make_of_such_arrays(m: int, n: i
     )
     operands = (x.reshape(m, n), y.reshape(n, m), d.reshape(n, m))
     (stage,) = lower_transpose(*(inspect(array, "x") for array in operands))
-    made = transpose_add_problem(m, n, dtype)
-    assert (made.m, made.n, made.d.align, made.x.align) == (n, m, stage.problem.d.align, stage.problem.x.align)
-    assert (made.x.strides, made.y, made.d) == (stage.problem.x.strides, stage.problem.y, stage.problem.d)
+    result = transpose_add_problem(m, n, dtype)
+    assert (result.m, result.n, result.d.align, result.x.align) == (n, m, stage.problem.d.align, stage.problem.x.align)
+    assert (result.x.strides, result.y, result.d) == (stage.problem.x.strides, stage.problem.y, stage.problem.d)
 
 
 def test_every_rung_takes_the_article_s_sum() -> None:
@@ -97,15 +97,15 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found, said = refused(["transpose_add", *arguments], monkeypatch, capsys)
-    assert found == code
-    assert all(word in said for word in words), said
+    result, text = refused(["transpose_add", *arguments], monkeypatch, capsys)
+    assert result == code
+    assert all(word in text for word in words), text
 
 
 def test_help_says_what_m_and_n_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "--help"]) == cli.OK
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--m and --n are the rows and columns of x; y and the result have n rows and m columns" in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--m and --n are the rows and columns of x; y and the result have n rows and m columns" in text
 
 
 # A GPU made of host memory
@@ -173,20 +173,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
 
 def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["ladder", "transpose_add", *arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, result
 
 
 def test_rates_are_bytes_over_time_beside_a_copy(gpu: SumGPU, capsys: pytest.CaptureFixture[str]) -> None:
     m, n = 300, 256
-    code, found = _json(["--m", str(m), "--n", str(n)], capsys)
-    assert code == cli.OK, found
-    assert (found["on"], found["problem"]) == ("gpu", {"m": m, "n": n, "dtype": "bfloat16"})
+    code, result = _json(["--m", str(m), "--n", str(n)], capsys)
+    assert code == cli.OK, result
+    assert (result["on"], result["problem"]) == ("gpu", {"m": m, "n": n, "dtype": "bfloat16"})
     moved, seconds = 3 * 2 * m * n, MILLISECONDS / 1e3
     copy = 2 * gpu.copied / seconds
     assert gpu.copied == moved // 2 // 16 * 16
-    assert found["copy_bytes_per_s"] == pytest.approx(copy)
-    rows = {row["rung"]: row for row in found["rows"]}
+    assert result["copy_bytes_per_s"] == pytest.approx(copy)
+    rows = {row["rung"]: row for row in result["rows"]}
     assert list(rows) == [*BY_LABEL, "production"]
     for row in rows.values():
         assert row["ok"] is True, row
@@ -195,11 +195,11 @@ def test_rates_are_bytes_over_time_beside_a_copy(gpu: SumGPU, capsys: pytest.Cap
         assert row["bandwidth_fraction"] == pytest.approx(moved / seconds / copy)
         assert row["library_fraction"] == pytest.approx(1.0)
         assert "tflops" not in row
-    assert [base["name"] for base in found["baselines"]] == [EAGER, TUNED]
-    assert all(base["ok"] and base["bandwidth_fraction"] == pytest.approx(1, rel=1e-3) for base in found["baselines"])
-    assert "not compared with CuPy: no" in found["notes"]
-    assert any("a copy in the same run" in note and "which percentages refer to" in note for note in found["notes"])
-    assert Outcome.from_dict(found).as_dict() == found
+    assert [base["name"] for base in result["baselines"]] == [EAGER, TUNED]
+    assert all(base["ok"] and base["bandwidth_fraction"] == pytest.approx(1, rel=1e-3) for base in result["baselines"])
+    assert "not compared with CuPy: no" in result["notes"]
+    assert any("a copy in the same run" in note and "which percentages refer to" in note for note in result["notes"])
+    assert Outcome.from_dict(result).as_dict() == result
     assert {"v1", "v2", "wide", "shifted", "transpose_add", "stream_copy"} <= set(gpu.entries)
     assert gpu.live == {}
 
@@ -207,10 +207,10 @@ def test_rates_are_bytes_over_time_beside_a_copy(gpu: SumGPU, capsys: pytest.Cap
 @pytest.mark.parametrize("dtype", ELEMENTWISE)
 def test_every_dtype(dtype: str, gpu: SumGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.dtype = ELEMENTWISE[dtype]
-    code, found = _json(["--m", "67", "--n", "35", "--dtype", dtype], capsys)
+    code, result = _json(["--m", "67", "--n", "35", "--dtype", dtype], capsys)
     assert code == cli.OK
-    assert all(row["ok"] for row in found["rows"])
-    assert all(base["ok"] for base in found["baselines"])
+    assert all(row["ok"] for row in result["rows"])
+    assert all(base["ok"] for base in result["baselines"])
 
 
 def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,9 +225,9 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def wrong(asked: TransposeAddInputs, _x: int, _y: int) -> tuple[list[FakePeer], list[str]]:
-        found = asked.expected.copy()
-        found[0, 0] += 1
-        return [FakePeer(EAGER, found)], []
+        result = asked.expected.copy()
+        result[0, 0] += 1
+        return [FakePeer(EAGER, result)], []
 
     change(monkeypatch, "transpose_add", libraries=wrong)
     assert main(["ladder", "transpose_add", "--m", "64", "--n", "64", "--rungs", "v2"]) == cli.FAILED
@@ -241,10 +241,10 @@ def test_the_default_on_a_gpu_is_the_article_s(
     change(monkeypatch, "transpose_add", sizes={"gpu": (84, 96)})
     monkeypatch.setitem(problems.CASES, "article", (84, 96))
     for arguments in ([], ["--case", "article"]):
-        _, found = _json([*arguments, "--rungs", "v1"], capsys)
-        assert found["problem"] == {"m": 84, "n": 96, "dtype": "bfloat16"}
-    _, found = _json(["--case", "ARTICLE", "--n", "32", "--rungs", "v1"], capsys)
-    assert found["problem"] == {"m": 84, "n": 32, "dtype": "bfloat16"}
+        _, result = _json([*arguments, "--rungs", "v1"], capsys)
+        assert result["problem"] == {"m": 84, "n": 96, "dtype": "bfloat16"}
+    _, result = _json(["--case", "ARTICLE", "--n", "32", "--rungs", "v1"], capsys)
+    assert result["problem"] == {"m": 84, "n": 32, "dtype": "bfloat16"}
 
 
 @pytest.mark.usefixtures("gpu")
@@ -253,23 +253,23 @@ def test_another_gpu_s_percentages_are_its_data_sheet_s_or_its_arch_file_s(
 ) -> None:
     arguments = ["--m", "64", "--n", "64", "--rungs", "v1", "--arch", "a100"]
     monkeypatch.setattr(measured, "measured", lambda _arch: None)
-    _, found = _json(arguments, capsys)
-    assert "copy_bytes_per_s" not in found
+    _, result = _json(arguments, capsys)
+    assert "copy_bytes_per_s" not in result
     rate = 3 * 2 * 64 * 64 / 2e-3
-    assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1555e9)
-    assert any("refer to the data sheet of the A100" in note for note in found["notes"])
+    assert result["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1555e9)
+    assert any("refer to the data sheet of the A100" in note for note in result["notes"])
     known = SimpleNamespace(copy_bytes_per_s=1.3e12, date="2026-11-20")
     monkeypatch.setattr(measured, "measured", lambda _arch: known)
-    _, found = _json(arguments, capsys)
-    assert found["copy_bytes_per_s"] == 1.3e12
-    assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1.3e12)
-    assert any("copies on a A100" in note for note in found["notes"])
+    _, result = _json(arguments, capsys)
+    assert result["copy_bytes_per_s"] == 1.3e12
+    assert result["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1.3e12)
+    assert any("copies on a A100" in note for note in result["notes"])
 
 
 @pytest.mark.usefixtures("gpu")
 def test_tables_fit_the_terminal_and_plots_show_the_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["--m", "96", "--n", "64"], capsys)
-    small = Outcome.from_dict(found)
+    _, result = _json(["--m", "96", "--n", "64"], capsys)
+    small = Outcome.from_dict(result)
     as_large: dict[str, Any] = {
         "bytes": 1_679_616_000,
         "tbytes_per_second": 4.187,
@@ -346,9 +346,9 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
 def test_cupy_gets_the_matrices_where_they_are(dtype: DType, cupy: FakeCupy) -> None:
     asked = TransposeAddInputs.random(transpose_add_problem(33, 20, dtype), 5)
     x = np.ascontiguousarray(asked.a.T)
-    found, absent = libraries.transpose_add_peers(asked, x.ctypes.data, asked.b.ctypes.data)
+    result, absent = libraries.transpose_add_peers(asked, x.ctypes.data, asked.b.ctypes.data)
     assert absent == ["not compared with torch, which is not installed"]
-    (peer,) = found
+    (peer,) = result
     assert isinstance(peer, CupySum)
     assert (peer.name, peer.version) == (CUPY, "cupy 0")
     assert asked.check(peer.result()).ok
@@ -361,8 +361,8 @@ def test_what_refuses_is_told(cupy: FakeCupy) -> None:
 
     cupy.add = broken  # type: ignore[assignment]  # another callable
     asked = TransposeAddInputs.random(transpose_add_problem(8, 8, F32), 5)
-    found, absent = libraries.transpose_add_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
-    assert found == []
+    result, absent = libraries.transpose_add_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert result == []
     assert absent[-1] == "not compared with CuPy: no kernel"
 
 

@@ -25,8 +25,8 @@ LDMATRIX = ["--shape", "64x64", "--dtype", "f16", "--access", "ldmatrix"]
 
 def asked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["layout", *arguments, "--json"]) == cli.OK
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -49,8 +49,8 @@ def test_the_page_s_figures_are_the_command_s(capsys: pytest.CaptureFixture[str]
     rows = re.findall(r"^\| (none|pad:8|3,3,3|128B) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 4
     for name, wavefronts, size in rows:
-        found = asked([*LDMATRIX, "--swizzle", name], capsys)
-        assert (found["wavefronts_actual"], found["bytes"]) == (int(wavefronts), int(size))
+        result = asked([*LDMATRIX, "--swizzle", name], capsys)
+        assert (result["wavefronts_actual"], result["bytes"]) == (int(wavefronts), int(size))
     assert all(f"| `{access}` |" in PAGE for access in ACCESSES)
     assert all(f"`{mode}`" in PAGE for mode in MODES)
 
@@ -74,15 +74,15 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_search_alone_shows_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([*LDMATRIX, "--search"], capsys)
-    assert found["search"] == {"swizzle": "3,3,3", "pad": 8}
-    assert (found["layout"], found["wavefronts_actual"]) == ("3,3,3", 4)
+    result = asked([*LDMATRIX, "--search"], capsys)
+    assert result["search"] == {"swizzle": "3,3,3", "pad": 8}
+    assert (result["layout"], result["wavefronts_actual"]) == ("3,3,3", 4)
     assert "search: smallest swizzle 3,3,3; least padding pad:8" in said([*LDMATRIX, "--search"], capsys)
 
 
 def test_search_beside_a_layout_shows_that_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([*LDMATRIX, "--search", "--swizzle", "pad:16"], capsys)
-    assert (found["layout"], found["wavefronts_actual"], found["search"]["swizzle"]) == ("pad:16", 8, "3,3,3")
+    result = asked([*LDMATRIX, "--search", "--swizzle", "pad:16"], capsys)
+    assert (result["layout"], result["wavefronts_actual"], result["search"]["swizzle"]) == ("pad:16", 8, "3,3,3")
 
 
 def test_search_says_where_nothing_is_to_do_or_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,11 +82,11 @@ def test_bad_usage_is_one_message_on_stderr(
     arguments: list[str], code: int, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert "Traceback" not in text.err
     for word in words:
-        assert word in said.err
+        assert word in text.err
 
 
 def test_a_gpu_demanded_where_there_is_none_is_code_3(
@@ -109,9 +109,9 @@ def test_interrupts_and_system_errors_end_without_a_traceback(
 
     monkeypatch.setattr("matmill.cli.doctor.run", fail)
     assert main(["doctor"]) == code
-    said = capsys.readouterr()
-    assert said.err.startswith("matmill: ")
-    assert len(said.err.splitlines()) == 1
+    text = capsys.readouterr()
+    assert text.err.startswith("matmill: ")
+    assert len(text.err.splitlines()) == 1
 
 
 def test_plots_without_matplotlib_say_what_to_install(
@@ -218,10 +218,10 @@ def test_cache_shows_and_clears(
 
 def test_doctor_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == cli.OK
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
-    assert found["compiler"]["trial_seconds"] > 0
-    assert "sm_90" in found["compiler"]["targets"]
-    assert found["packages"]["numpy"]
-    assert found["gpu"]["available"] in {True, False}
-    assert set(found["cache"]) == {"folder", "usable", "mode", "entries", "bytes"}
+    result = json.loads(capsys.readouterr().out)
+    assert result["ok"] is True
+    assert result["compiler"]["trial_seconds"] > 0
+    assert "sm_90" in result["compiler"]["targets"]
+    assert result["packages"]["numpy"]
+    assert result["gpu"]["available"] in {True, False}
+    assert set(result["cache"]) == {"folder", "usable", "mode", "entries", "bytes"}

@@ -38,10 +38,10 @@ def _load(folder: Path, name: str) -> NDArray[Any]:
 def test_the_product_is_written_and_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(files) == 0
     assert check(_load(files, "out"), _load(files, "A"), _load(files, "B")).ok
-    said = capsys.readouterr().out
-    assert "30x50x40 float32" in said
-    assert "GFLOP/s" in said
-    assert "memory" in said
+    text = capsys.readouterr().out
+    assert "30x50x40 float32" in text
+    assert "GFLOP/s" in text
+    assert "memory" in text
 
 
 def test_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,11 +97,11 @@ def test_bad_files_are_one_message_and_leave_nothing(
         np.save(path, np.zeros((30, 40), np.int64) if damage == "integers" else np.zeros((30, 41), np.float32))
     before = sorted(p.name for p in files.iterdir())
     assert _run(files) in {1, 2}
-    said = capsys.readouterr()
-    assert said.err.startswith("matmill: A: got" if damage in {"missing", "garbage", "archive"} else "matmill: a")
-    assert "pickle" not in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    text = capsys.readouterr()
+    assert text.err.startswith("matmill: A: got" if damage in {"missing", "garbage", "archive"} else "matmill: a")
+    assert "pickle" not in text.err
+    assert "Traceback" not in text.err
+    assert text.out == ""
     assert sorted(p.name for p in files.iterdir()) == before
 
 

@@ -51,8 +51,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main([*arguments, "--json"]) == cli.OK
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def measured(tmp_path: Path) -> Path:
     ],
 )
 def test_phvm_json(name: str, reading: str, best: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([*PHVM, "--arch", name, "--reading", reading], capsys)
-    assert found["best"] == best
-    assert (found["arch"], found["reading"], found["problem"]) == (name, reading, {"m": 5, "n": 5, "k": 30_000_000})
+    result = asked([*PHVM, "--arch", name, "--reading", reading], capsys)
+    assert result["best"] == best
+    assert (result["arch"], result["reading"], result["problem"]) == (name, reading, {"m": 5, "n": 5, "k": 30_000_000})
     parameters = phvm_cost.parameters(name)
-    assert tuple((row["GS"], row["BS"]) for row in found["rows"]) == phvm_cost.feasible(parameters)
-    least = min(found["rows"], key=lambda row: row["cycles"])
+    assert tuple((row["GS"], row["BS"]) for row in result["rows"]) == phvm_cost.feasible(parameters)
+    least = min(result["rows"], key=lambda row: row["cycles"])
     assert {"GS": least["GS"], "BS": least["BS"]} == best
-    for row in found["rows"]:
+    for row in result["rows"]:
         made = phvm_cost.predict(parameters, 5, 5, 30_000_000, row["GS"], row["BS"], reading)
         assert (row["cycles"], row["t_pre"], row["t_post"], row["case"]) == (
             made.cycles,
@@ -102,15 +102,15 @@ def test_phvm_defaults_to_the_corrected_reading_and_n_to_m(capsys: pytest.Captur
 def test_phvm_takes_the_latencies_that_a_probe_measured(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     h200 = arch.get("h200")
     arch.save(own_cache / "h200.json", h200, FOUND)
-    found = asked([*PHVM, "--arch", "h200"], capsys)
+    result = asked([*PHVM, "--arch", "h200"], capsys)
     parameters = phvm_cost.of_measured(h200, FOUND)
     assert (parameters.sm_num, parameters.threads_per_sm, parameters.cores, parameters.u_sm) == (132, 2048, 16896, 1)
     assert (parameters.sigma_add, parameters.sigma_mul) == (FOUND.sigma_add, FOUND.sigma_mul)
     assert (parameters.sigma_g, parameters.sigma_s) == (FOUND.sigma_g, FOUND.sigma_s)
     made = phvm_cost.predictions(parameters, 5, 5, 30_000_000)
-    assert [row["cycles"] for row in found["rows"]] == [each.cycles for each in made]
+    assert [row["cycles"] for row in result["rows"]] == [each.cycles for each in made]
     half = asked([*PHVM, "--arch", "h200", "--utilization", "0.5"], capsys)
-    assert half["rows"][0]["t_pre"] == pytest.approx(2 * found["rows"][0]["t_pre"])
+    assert half["rows"][0]["t_pre"] == pytest.approx(2 * result["rows"][0]["t_pre"])
 
 
 def test_phvm_keeps_the_paper_s_parameters_where_it_has_some(
@@ -126,24 +126,24 @@ def test_phvm_keeps_the_paper_s_parameters_where_it_has_some(
 
 def test_phvm_table_marks_the_optimum_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PHVM, "--arch", "a100"]) == cli.OK
-    said = capsys.readouterr().out
-    marked = [line.split() for line in said.splitlines() if "<- optimum" in line]
+    text = capsys.readouterr().out
+    marked = [line.split() for line in text.splitlines() if "<- optimum" in line]
     assert len(marked) == 1
     assert marked[0][:5] == ["864", "256", "435511486", "309", "ms"]
-    assert "6.00 GB, which takes 3.86 ms" in said
-    assert "80.0 times" in said
-    assert "BS 32: 64 blocks per SM, which holds 32" in said
-    assert max(map(len, said.splitlines())) <= 120
+    assert "6.00 GB, which takes 3.86 ms" in text
+    assert "80.0 times" in text
+    assert "BS 32: 64 blocks per SM, which holds 32" in text
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_phvm_beside_a_measured_curve(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([*PHVM, "--arch", "a100", "--measured", str(measured)], capsys)
-    shown = {(row["GS"], row["BS"]): row["measured_seconds"] for row in found["rows"]}
+    result = asked([*PHVM, "--arch", "a100", "--measured", str(measured)], capsys)
+    shown = {(row["GS"], row["BS"]): row["measured_seconds"] for row in result["rows"]}
     assert (shown[864, 256], shown[216, 1024], shown[432, 512]) == (0.0046, 0.0052, None)
     assert main([*PHVM, "--arch", "a100", "--measured", str(measured)]) == cli.OK
-    said = capsys.readouterr().out
-    assert "5.20 ms" in said
-    assert "Measured fastest: GS 864, BS 256, 4.60 ms." in said
+    text = capsys.readouterr().out
+    assert "5.20 ms" in text
+    assert "Measured fastest: GS 864, BS 256, 4.60 ms." in text
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -187,11 +187,11 @@ def test_bad_usage_is_code_2_and_said_on_stderr(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == cli.USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert "Traceback" not in text.err
     for word in words:
-        assert word in said.err
+        assert word in text.err
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_gemm_json_is_the_model_and_the_choice(
 ) -> None:
     m, n, k = sizes
     words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
-    found = asked(words, capsys)
+    result = asked(words, capsys)
     problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
     choice = choose_from((Production(GEMM, space, gemm_cost.explain),), problem, arch.get("t4"))
-    assert found["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
-    assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]
-    for row in found["rows"]:
+    assert result["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
+    assert [row["config"] for row in result["rows"] if row["chosen"]] == [result["best"]]
+    for row in result["rows"]:
         assert row["ruled_out"] is None
         assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"]) + row["second"]
         assert bool(row["second"]) == (row["config"]["SPLIT_K"] > 1)
@@ -252,13 +252,13 @@ def test_gemm_json_is_the_model_and_the_choice(
 
 def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "gemm", "--n", "1024", "--arch", "h200"]) == cli.OK
-    said = capsys.readouterr().out
-    marked = [line for line in said.splitlines() if "<- chosen" in line]
+    text = capsys.readouterr().out
+    marked = [line for line in text.splitlines() if "<- chosen" in line]
     assert len(marked) == 1
     assert marked[0].startswith("64x128x16")
     assert "0.0%" in marked[0]
-    assert f"{PRICES.launch * 1e6:.2f} us" in said
-    assert "Ruled out" not in said
+    assert f"{PRICES.launch * 1e6:.2f} us" in text
+    assert "Ruled out" not in text
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -268,8 +268,8 @@ def test_gemm_is_drawn(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         assert main(["model", "gemm", "--n", "1024", "--plot", str(plot)]) == cli.OK
     assert f"Plot: {plot}" in capsys.readouterr().out
-    found = plot.read_bytes()
-    assert found.startswith(b"\x89PNG") if suffix == "png" else b", chosen<" in found
+    result = plot.read_bytes()
+    assert result.startswith(b"\x89PNG") if suffix == "png" else b", chosen<" in result
 
 
 def test_gemm_tells_what_was_ruled_out_and_why(
@@ -277,14 +277,14 @@ def test_gemm_tells_what_was_ruled_out_and_why(
 ) -> None:
     small = arch.get("t4").__class__(**{**vars(arch.get("t4")), "shared_per_block": 26_000})
     monkeypatch.setitem(arch.ARCHES, "t4", small)
-    found = asked(["model", "gemm", "--n", "512", "--arch", "t4"], capsys)
-    out = [row for row in found["rows"] if row["ruled_out"] is not None]
+    result = asked(["model", "gemm", "--n", "512", "--arch", "t4"], capsys)
+    out = [row for row in result["rows"] if row["ruled_out"] is not None]
     assert out
     assert all(not row["chosen"] and "seconds" not in row and "26000" in row["ruled_out"] for row in out)
     assert main(["model", "gemm", "--n", "512", "--arch", "t4"]) == cli.OK
-    said = capsys.readouterr().out
-    assert said.count("Ruled out: ") == len(out)
-    assert "shared memory 49152 > 26000 bytes per block" in said
+    text = capsys.readouterr().out
+    assert text.count("Ruled out: ") == len(out)
+    assert "shared memory 49152 > 26000 bytes per block" in text
 
 
 def test_models_need_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["roofline", *arguments, "--json"]) == cli.OK
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -69,38 +69,38 @@ def test_the_page_s_figures_are_the_command_s(capsys: pytest.CaptureFixture[str]
         assert f"| {figures.replace(' ', ' | ')} |" in PAGE
     small = asked(S2, capsys)["tile"]
     large = asked(["--arch", "t4", "--tile", "256,256,32", "--warp-tile", "64,128"], capsys)["tile"]
-    for name, found in (("256x128, warps 64x64", small), ("256x256, warps 64x128", large)):
-        needs = {level: f"needs {need:.1f}" for level, need in found["needs"].items()}
-        block, warp = f"{found['block']['intensity']:.1f} FLOP/B", f"{found['warp']['intensity']:.1f}"
-        cells = [name, block, needs["dram"], needs["l2"], warp, needs["shared"], found["bound"]]
+    for name, result in (("256x128, warps 64x64", small), ("256x256, warps 64x128", large)):
+        needs = {level: f"needs {need:.1f}" for level, need in result["needs"].items()}
+        block, warp = f"{result['block']['intensity']:.1f} FLOP/B", f"{result['warp']['intensity']:.1f}"
+        cells = [name, block, needs["dram"], needs["l2"], warp, needs["shared"], result["bound"]]
         assert f"| {' | '.join(cells)} |" in PAGE
 
 
 def test_json_without_anything_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([], capsys)
-    assert (found["arch"], found["dtype"], found["unit"]) == (arch.DEFAULT, "float16", "hmma")
-    assert (found["intensity"], found["bound"]) == (None, None)
-    assert found["balance"]["hmma/l2"] is None
-    assert found["figures"]["dram"] == {"value": 4.8e12, "source": "data sheet", "sheet": 4.8e12}
-    assert "tile" not in found
-    assert "problem" not in found
+    result = asked([], capsys)
+    assert (result["arch"], result["dtype"], result["unit"]) == (arch.DEFAULT, "float16", "hmma")
+    assert (result["intensity"], result["bound"]) == (None, None)
+    assert result["balance"]["hmma/l2"] is None
+    assert result["figures"]["dram"] == {"value": 4.8e12, "source": "data sheet", "sheet": 4.8e12}
+    assert "tile" not in result
+    assert "problem" not in result
 
 
 def test_json_of_the_t4(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(["--arch", "t4", "--n", "8192"], capsys)
+    result = asked(["--arch", "t4", "--n", "8192"], capsys)
     names = ("hmma/dram", "ffma/dram", "hmma/l2", "hmma/shared")
-    assert [int(found["balance"][name]) for name in names] == [224, 33, 38, 13]
-    assert found["intensity"] == pytest.approx(8192 / 3)
-    assert found["bound"] == "compute: tensor cores"
-    assert found["problem"]["least_seconds"] == pytest.approx(2 * 8192**3 / 65e12)
-    assert found["problem"]["at_rates"]["seconds"] == pytest.approx(2 * 8192**3 / 49.4e12)
-    assert found["problem"]["bytes"] == 3 * 8192**2 * 2
+    assert [int(result["balance"][name]) for name in names] == [224, 33, 38, 13]
+    assert result["intensity"] == pytest.approx(8192 / 3)
+    assert result["bound"] == "compute: tensor cores"
+    assert result["problem"]["least_seconds"] == pytest.approx(2 * 8192**3 / 65e12)
+    assert result["problem"]["at_rates"]["seconds"] == pytest.approx(2 * 8192**3 / 49.4e12)
+    assert result["problem"]["bytes"] == 3 * 8192**2 * 2
 
 
 def test_json_of_a_tile_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked([*S2, "--registers", "166"], capsys)
-    tile = found["tile"]
-    assert (found["intensity"], found["bound"]) == (tile["block"]["intensity"], "memory: DRAM")
+    result = asked([*S2, "--registers", "166"], capsys)
+    tile = result["tile"]
+    assert (result["intensity"], result["bound"]) == (tile["block"]["intensity"], "memory: DRAM")
     assert tile["block"] == {"intensity": pytest.approx(85.33, abs=0.01), "balance": pytest.approx(86.67, abs=0.01)}
     assert tile["warp"] == {"intensity": 32, "balance": pytest.approx(17.75, abs=0.005)}
     assert (tile["threads"], tile["shared_bytes"], tile["registers"], tile["blocks_per_sm"]) == (256, 49152, 166, 1)
@@ -148,36 +148,36 @@ def test_a_tile_that_cannot_run_says_why(arguments: list[str], words: str, capsy
 @pytest.mark.parametrize(("m", "n", "k"), [(4096, 4096, 4096), (5, 5, 30_000_000)])
 def test_the_production_kernel_is_judged(m: int, n: int, k: int, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--m", str(m), "--n", str(n), "--k", str(k), "--dtype", "f32"]
-    found = asked(sizes, capsys)
+    result = asked(sizes, capsys)
     choice = choose(Gemm(m=m, n=n, k=k, dtype=F32), arch.get("h200"))
     config: Config = choice.kernel.config
-    assert found["chosen"]["kernel"] == choice.kernel.entry
-    assert found["chosen"]["config"] == dict((*config.constants, *config.launch))
-    assert found["chosen"]["predicted_seconds"] == choice.predicted_seconds
-    assert ("tile" in found["chosen"]) == ("BM" in dict(config.constants))
+    assert result["chosen"]["kernel"] == choice.kernel.entry
+    assert result["chosen"]["config"] == dict((*config.constants, *config.launch))
+    assert result["chosen"]["predicted_seconds"] == choice.predicted_seconds
+    assert ("tile" in result["chosen"]) == ("BM" in dict(config.constants))
     text = said(sizes, capsys)
     assert f"chosen: {choice.kernel.entry}" in text
-    assert ("its tile meets" in text) == ("tile" in found["chosen"])
+    assert ("its tile meets" in text) == ("tile" in result["chosen"])
 
 
 def test_a_measured_time_is_shown_beside_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
     asked_for = ["--n", "4096", "--measured", "1.93e-4"]
-    found = asked(asked_for, capsys)["problem"]
-    assert found["least_seconds"] < found["measured_seconds"] == 1.93e-4
-    times = found["measured_seconds"] / found["least_seconds"]
+    result = asked(asked_for, capsys)["problem"]
+    assert result["least_seconds"] < result["measured_seconds"] == 1.93e-4
+    times = result["measured_seconds"] / result["least_seconds"]
     assert f"measured: 193 us, 712 TFLOP/s, {times:.2f} times the least" in said(asked_for, capsys)
 
 
 def test_gpus_without_matrix_units(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(["--arch", "k40", "--n", "1024"], capsys)
-    assert (found["dtype"], found["unit"], found["balance"]["hmma/dram"]) == ("float32", "ffma", None)
-    assert "no kernel compiles for the Tesla K40" in found["chosen"]["why"]
+    result = asked(["--arch", "k40", "--n", "1024"], capsys)
+    assert (result["dtype"], result["unit"], result["balance"]["hmma/dram"]) == ("float32", "ffma", None)
+    assert "no kernel compiles for the Tesla K40" in result["chosen"]["why"]
 
 
 def test_a_probe_s_figures_are_taken(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rates = {each: 2e12 for each in Measured.__dataclass_fields__ if each not in {"date", "driver", "matrix_flops"}}
-    found = Measured(**rates, date="2026-01-02", driver="580.1", matrix_flops={"float16": 640e12})
-    arch.save(own_cache / "h200.json", arch.get("h200"), found)
+    result = Measured(**rates, date="2026-01-02", driver="580.1", matrix_flops={"float16": 640e12})
+    arch.save(own_cache / "h200.json", arch.get("h200"), result)
     made = asked(["--tile", "128,128,32"], capsys)
     assert made["balance"]["hmma/l2"] == 320
     assert made["figures"]["l2"]["source"] == "matmill probe, 2026-01-02"

@@ -24,13 +24,13 @@ from matmill.problem import Gemm
 
 def _asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["why", *arguments, "--json"]) == cli.OK
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def test_what_is_chosen_is_what_a_call_would_run(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _asked(capsys, "matmul", "1000x512", "512x2000", "--dtype", "float16")
-    (stage,) = found["stages"]
+    result = _asked(capsys, "matmul", "1000x512", "512x2000", "--dtype", "float16")
+    (stage,) = result["stages"]
     kernel = choose(Gemm(1000, 2000, 512, dtype=F16), get("h200")).kernel
     assert (stage["best"]["kernel"], stage["offsets"]) == (kernel.entry, 1)
     assert stage["best"]["config"] == dict((*kernel.config.constants, *kernel.config.launch))
@@ -66,11 +66,11 @@ def test_sums_are_asked_by_x_alone_or_with_a_y_that_lies_elsewhere(capsys: pytes
 
 def test_the_report_says_what_was_chosen_and_what_ruled_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "matmul", "4096x4096", "4096x4096", "--dtype", "bfloat16", "--top", "2"]) == cli.OK
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("4096x4096x4096 bfloat16, H200")
-    assert said.count("<- chosen") == 1
-    assert "The best 2 of" in said
-    assert "predicted, not measured" in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("4096x4096x4096 bfloat16, H200")
+    assert text.count("<- chosen") == 1
+    assert "The best 2 of" in text
+    assert "predicted, not measured" in text
     assert main(["why", "inner", "3x1e7", "1e7x3", "--top", "1"]) == cli.OK
     assert "workspace " in capsys.readouterr().out
 
@@ -87,24 +87,24 @@ def test_the_report_says_what_was_chosen_and_what_ruled_out(capsys: pytest.Captu
 )
 def test_the_report_is_as_wide_as_the_terminal(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", *arguments]) == cli.OK
-    said = capsys.readouterr().out
-    long = [line for line in said.splitlines() if len(line.rstrip()) > PLAIN_WIDTH]
+    text = capsys.readouterr().out
+    long = [line for line in text.splitlines() if len(line.rstrip()) > PLAIN_WIDTH]
     assert [line for line in long if not line.startswith("Ruled out")] == []
-    said = " ".join(said.split())
-    heads = [said.index(head) for head in (" times the floor of ", "Where the time goes", "Choice: ", "Runner-ups: ")]
+    text = " ".join(text.split())
+    heads = [text.index(head) for head in (" times the floor of ", "Where the time goes", "Choice: ", "Runner-ups: ")]
     assert heads == sorted(heads)
 
 
 def test_the_report_fits_a_terminal_of_80_columns() -> None:
-    made = explain(Gemm(999, 1001, 1003, dtype=BF16, a_align=2, b_align=2, d_align=2), get("h200"))
+    result = explain(Gemm(999, 1001, 1003, dtype=BF16, a_align=2, b_align=2, d_align=2), get("h200"))
     text = StringIO()
     console = output(text, 80)
-    for part in report(made, 1, 3, 80):
+    for part in report(result, 1, 3, 80):
         console.print(part)
     said = text.getvalue().splitlines()
     assert max(len(line.rstrip()) for line in said) <= 80
     words = " ".join(text.getvalue().split())
-    assert all(str(value) in words for value in dict(made.chosen.config.constants).values())
+    assert all(str(value) in words for value in dict(result.chosen.config.constants).values())
     assert "repacked" in words
 
 
@@ -115,19 +115,19 @@ def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture
     assert changes[0]["seconds"] == min(change["seconds"] for change in changes)
     assert changes[0]["before"] == pytest.approx(stage["chosen"]["call_seconds"])
     assert main(["why", *arguments]) == cli.OK
-    said = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     for change in changes:
         instead = f"{units.seconds(change['seconds'])} instead of {units.seconds(change['before'])}"
-        assert f"- {change['words']}: {instead}, {change['gain']:.0%} less." in said
-    summary, _, _ = said.partition(" Where the time goes ")
+        assert f"- {change['words']}: {instead}, {change['gain']:.0%} less." in text
+    summary, _, _ = text.partition(" Where the time goes ")
     because = "because rows of A and B do not start on 16 bytes and are repacked first: "
     assert because + units.seconds(stage["chosen"]["terms"]["repack"]) in summary
     assert stage["because"]["seconds"] == stage["chosen"]["terms"]["repack"]
     assert f"It would be {units.seconds(changes[0]['seconds'])} with {changes[0]['words']}." in summary
     assert main(["why", "matmul", "8192x8192", "8192x8192", "--dtype", "bfloat16"]) == cli.OK
-    said = capsys.readouterr().out
-    assert "would save 3% of a call" in said
-    assert "What would be faster" not in said
+    text = capsys.readouterr().out
+    assert "would save 3% of a call" in text
+    assert "What would be faster" not in text
     assert main(["why", "transpose", "512x512"]) == cli.OK
     assert "would save" not in capsys.readouterr().out
 
@@ -153,8 +153,8 @@ def test_reasons_against_configurations_are_counted(
 ) -> None:
     monkeypatch.setitem(ARCHES, "h200", replace(get("h200"), shared_per_block=30_000))
     assert main(["why", "matmul", "512x512", "512x512"]) == cli.OK
-    said = " ".join(capsys.readouterr().out.split())
-    _, *ruled_out = said.split("Ruled out, ")
+    text = " ".join(capsys.readouterr().out.split())
+    _, *ruled_out = text.split("Ruled out, ")
     assert ruled_out
     assert all("shared memory" in reason and "> 30000" in reason for reason in ruled_out)
 
@@ -185,9 +185,9 @@ def test_errors_name_the_argument(
     arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["why", *arguments]) != cli.OK
-    said = capsys.readouterr().err
-    assert all(word in said for word in words), said
-    assert "Traceback" not in said
+    text = capsys.readouterr().err
+    assert all(word in text for word in words), text
+    assert "Traceback" not in text
 
 
 def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:

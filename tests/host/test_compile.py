@@ -115,15 +115,15 @@ def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch:
 
 def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows by the entry of every source that is really compiled; all give the same unit."""
-    made: list[str] = []
+    result: list[str] = []
 
     def compiled(source: Source, _target: str, *, machine_code: bool = True) -> compiling._Unit:
-        made.append(source.entry)
+        result.append(source.entry)
         resources = {source.entry: compiling.Resources(32, 0, 0, 0, 256)}
         return compiling._Unit(b"\x7fELF and more" if machine_code else b"", "// é\n.version 8.0\n", resources)
 
     monkeypatch.setattr(compiling, "_compile", compiled)
-    return made
+    return result
 
 
 def _rewrite(path: Path, body: bytes) -> None:
@@ -148,27 +148,27 @@ _BODY = len(b"matmill-cache-1\n") + 32
 def test_an_entry_with_a_right_checksum_and_wrong_content_is_compiled_anew(
     part: bytes, other: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _counting(monkeypatch)
+    result = _counting(monkeypatch)
     first = compile_source(SOURCE, "sm_90a")
     (path,) = folder.iterdir()
     sound = path.read_bytes()
     assert part in sound
     _rewrite(path, sound[_BODY:].replace(part, other))
     assert _again() == first
-    assert len(made) == 2
+    assert len(result) == 2
     assert path.read_bytes() == sound, "the damaged entry was not written over"
     assert _again() == first
-    assert len(made) == 2
+    assert len(result) == 2
 
 
 def test_ptx_that_is_not_text_is_compiled_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _counting(monkeypatch)
+    result = _counting(monkeypatch)
     first = compile_ptx(SOURCE, "sm_90a")
     (path,) = folder.iterdir()
     _rewrite(path, path.read_bytes()[_BODY:].replace("é".encode(), b"\xe9"))
     compiling._remembered_ptx.cache_clear()
     assert compile_ptx(SOURCE, "sm_90a") == first
-    assert len(made) == 2
+    assert len(result) == 2
 
 
 @examples(200, ignore=[HealthCheck.function_scoped_fixture])
@@ -187,9 +187,9 @@ def test_no_content_of_an_entry_makes_a_compilation_fail(
         at = position % (len(body) + 1)
         body[at : at + dropped] = new
     _rewrite(path, bytes(body))
-    found = _again()
-    assert found.cubin.startswith(b"\x7fELF")
-    assert isinstance(found.ptx, str)
+    result = _again()
+    assert result.cubin.startswith(b"\x7fELF")
+    assert isinstance(result.ptx, str)
     assert isinstance(compile_ptx(SOURCE, "sm_90a"), str)
     path.write_bytes(sound)
 
@@ -197,23 +197,23 @@ def test_no_content_of_an_entry_makes_a_compilation_fail(
 def test_a_unit_is_compiled_once_for_all_its_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXT + 'extern "C" __global__ void bare(float* x) { x[threadIdx.x] = 1.0f; }\n'
     twice, bare = (Source("tests.twice", entry, text) for entry in ("twice", "bare"))
-    made: list[str] = []
+    result: list[str] = []
     real = compiling._compile
 
     def counted(source: Source, target: str) -> compiling._Unit:
-        made.append(target)
+        result.append(target)
         return real(source, target)
 
     monkeypatch.setattr(compiling, "_compile", counted)
     first = [compile_source(source, "sm_90a") for source in (twice, bare)]
-    assert made == ["sm_90a"]
+    assert result == ["sm_90a"]
     assert [binary.entry for binary in first] == ["twice", "bare"]
     assert [binary.resources.shared for binary in first] == [256, 0]
     assert all(binary.resources.registers > 0 for binary in first)
     assert first[0].cubin is first[1].cubin
     compiling._remembered.cache_clear()
     assert [compile_source(source, "sm_90a") for source in (bare, twice)] == first[::-1]
-    assert made == ["sm_90a"]
+    assert result == ["sm_90a"]
     assert DiskCache(folder).size()[0] == 1
 
 
@@ -235,9 +235,9 @@ def test_two_processes_fill_the_cache_at_once(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[2])}
     words = [sys.executable, "-c", script]
     both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
-    said = [child.communicate(timeout=60)[0] for child in both]
-    assert said[0] == said[1]
-    assert int(said[0]) > 0
+    text = [child.communicate(timeout=60)[0] for child in both]
+    assert text[0] == text[1]
+    assert int(text[0]) > 0
     assert [child.returncode for child in both] == [0, 0]
     assert DiskCache(folder).size()[0] == 1
 
@@ -263,8 +263,8 @@ def test_ptx_alone_is_that_of_the_binary_and_is_kept_apart(folder: Path) -> None
     assert DiskCache(folder).size()[0] == 2
     # Where there is a binary, its PTX is taken.
     other = Source("tests.other", "other", TEXT.replace("twice", "other"))
-    made = compile_source(other, "sm_90a")
-    assert compile_ptx(other, "sm_90a") == made.ptx
+    result = compile_source(other, "sm_90a")
+    assert compile_ptx(other, "sm_90a") == result.ptx
     assert DiskCache(folder).size()[0] == 3
     with pytest.raises(CompileError, match="sm_90a"):
         compile_ptx(Source("tests.wrong", "wrong", "this is no C++"), "sm_90a")
@@ -277,10 +277,10 @@ def test_an_option_that_would_last_does_not_change_later_kernels() -> None:
     plain = nvrtc.Request("k.cu", text, (), ("--gpu-architecture=sm_90a",))
     restricted = replace(plain, options=(*plain.options, "--restrict"))
     before = nvrtc.build(plain, machine_code=False)
-    found = nvrtc.build(restricted, machine_code=True)
-    assert found.compiled
-    assert found.cubin.startswith(b"\x7fELF")
-    assert found.ptx.count("ld.global") < before.ptx.count("ld.global")
+    result = nvrtc.build(restricted, machine_code=True)
+    assert result.compiled
+    assert result.cubin.startswith(b"\x7fELF")
+    assert result.ptx.count("ld.global") < before.ptx.count("ld.global")
     assert nvrtc.build(plain, machine_code=False) == before
 
 

@@ -37,8 +37,8 @@ def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
 
 
 def _all(problem: Gemm, arch: str = "h200", constants: cost.Constants = cost.DEFAULT) -> list[Prediction]:
-    found = get(arch)
-    return [cost.explain(problem, config, found, constants) for config in space(problem, found)]
+    result = get(arch)
+    return [cost.explain(problem, config, result, constants) for config in space(problem, result)]
 
 
 def _best(problem: Gemm, arch: str = "h200") -> Prediction:
@@ -61,9 +61,9 @@ def test_large_products_come_near_what_matrix_units_do_in_a_clock_and_never_abov
 ) -> None:
     target = get(arch)
     share = {7: cost.TURING_SHARE, 8: 1.0, 9: cost.DEFAULT.mma_share}[target.capability[0]]
-    found = _best(replace(LARGE, dtype=dtype), arch)
-    assert 0.8 < LARGE.flops / found.seconds / (share * 2 * fmas * target.sms * target.boost_hz) < 1
-    assert found.bound == "multiply"
+    result = _best(replace(LARGE, dtype=dtype), arch)
+    assert 0.8 < LARGE.flops / result.seconds / (share * 2 * fmas * target.sms * target.boost_hz) < 1
+    assert result.bound == "multiply"
 
 
 def test_the_clock_of_a_data_sheet_does_not_matter() -> None:
@@ -101,10 +101,10 @@ def test_narrower_copies_are_never_cheaper() -> None:
 @pytest.mark.parametrize(("side", "most"), [(8191, 1.1), (4095, 1.2), (2047, 1.45)])
 def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, most: float) -> None:
     odd, aligned = half_product(side, side, side), half_product(side + 1, side + 1, side + 1)
-    found = choose(odd, H200)
-    assert (found.kernel.config["REPACK_A"], found.kernel.config["REPACK_B"]) == (1, 1)
-    assert _best(aligned).seconds < found.predicted_seconds < most * _best(aligned).seconds
-    assert found.predicted_seconds < 0.5 * _direct(odd).seconds
+    result = choose(odd, H200)
+    assert (result.kernel.config["REPACK_A"], result.kernel.config["REPACK_B"]) == (1, 1)
+    assert _best(aligned).seconds < result.predicted_seconds < most * _best(aligned).seconds
+    assert result.predicted_seconds < 0.5 * _direct(odd).seconds
     moved = 2 * side * (2 * side + 1) * F16.itemsize / (PRICES.copy_share * H200.dram_bytes_per_s)
     assert moved < _best(odd)["repack"] < 1.1 * moved + PRICES.second
 
@@ -128,9 +128,9 @@ def test_what_is_read_about_once_is_worth_repacking_only_if_it_would_go_through_
 def test_small_products_are_not_worth_the_launch_that_packs(size: tuple[int, int, int]) -> None:
     small = half_product(*size)
     assert _packed(small) == (0, 0)
-    repacking = [found for found in _all(small) if found["repack"]]
+    repacking = [result for result in _all(small) if result["repack"]]
     assert repacking
-    assert min(found.seconds - found["repack"] for found in repacking) < _best(small).seconds  # but for that launch
+    assert min(result.seconds - result["repack"] for result in repacking) < _best(small).seconds  # but for that launch
 
 
 def test_repacking_costs_what_is_copied() -> None:
@@ -161,9 +161,9 @@ def test_parts_of_k_cost_a_second_launch() -> None:
     assert cost.explain(problem, whole, H200)["second"] == 0
     assert others
     for config in others:
-        found = cost.explain(problem, config, H200)
-        assert found["second"] >= PRICES.second
-        assert found.seconds < cost.explain(problem, whole, H200).seconds / 4
+        result = cost.explain(problem, config, H200)
+        assert result["second"] >= PRICES.second
+        assert result.seconds < cost.explain(problem, whole, H200).seconds / 4
 
 
 #: Products of every kind: large and small, repacked, with elements that go through registers, split-K.
@@ -189,15 +189,15 @@ def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
 def _measured(sizes: list[tuple[int, int, int]]) -> list[Found[Gemm]]:
     """Return what a search would find on a GPU with the constants TRUTH."""
     noise = np.random.default_rng(4)
-    found: list[Found[Gemm]] = []
+    result: list[Found[Gemm]] = []
     for size in sizes:
-        problem = half_product(*size, BF16 if len(found) % 2 else F16)
+        problem = half_product(*size, BF16 if len(result) % 2 else F16)
         configs = space(problem, H200)
         exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
         seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)
-        part = "judge" if len(found) % 3 == 2 else "fit"
-        found.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
-    return found
+        part = "judge" if len(result) % 3 == 2 else "fit"
+        result.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
+    return result
 
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
@@ -210,11 +210,11 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
         (4096, 4096, 64),
         (4095, 4095, 63),
     ]
-    found = _measured([*((side, side, side) for side in sides), *slabs])
-    samples = Samples(MODEL, [one for one in found if one.part == "fit"], H200)
+    result = _measured([*((side, side, side) for side in sides), *slabs])
+    samples = Samples(MODEL, [one for one in result if one.part == "fit"], H200)
     fitted = fit(samples, starts=1)
     assert samples.loss(fitted) < 1.1 * samples.loss(TRUTH) < 0.3 * samples.loss(cost.DEFAULT)
-    verdict = Verdict.of(judge(MODEL, [one for one in found if one.part == "judge"], H200, fitted))
+    verdict = Verdict.of(judge(MODEL, [one for one in result if one.part == "judge"], H200, fitted))
     assert verdict.every_error < 2 * _NOISE
     assert verdict.regret is not None
     assert 1 <= verdict.regret < 1.05

@@ -21,9 +21,9 @@ def test_latencies_are_those_of_nccl_s_model() -> None:
 
 
 def test_large_sums_move_at_the_links_rate() -> None:
-    made = all_reduce(1 << 32, 8)
-    assert (made.algorithm, made.protocol) == ("ring", "Simple")
-    assert (1 << 32) * 2 * 7 / 8 / made.transfer == pytest.approx(0.82 * Links().nvlink)
+    result = all_reduce(1 << 32, 8)
+    assert (result.algorithm, result.protocol) == ("ring", "Simple")
+    assert (1 << 32) * 2 * 7 / 8 / result.transfer == pytest.approx(0.82 * Links().nvlink)
     slow = all_reduce(1 << 32, 64, Links(network=5e9))
     assert (1 << 32) * 2 * 63 / 64 / slow.transfer == pytest.approx(0.82 * 8 * 5e9)
 
@@ -51,9 +51,9 @@ def test_more_gpus_pay_until_the_latency_is_all_that_is_left() -> None:
     one = scaled(local, 10**9, 1024, 1)
     assert (one.reduction, one.efficiency, one.seconds) == (None, 1.0, local(10**9))
     some = [scaled(local, 10**9, 1024, 1 << power) for power in range(21)]
-    found = limits(local, 10**9, 1024)
-    assert found.fastest == min(some, key=lambda one: one.seconds).gpus
+    result = limits(local, 10**9, 1024)
+    assert result.fastest == min(some, key=lambda one: one.seconds).gpus
     at = {one.gpus: one for one in some}
-    assert at[found.half_efficient].efficiency >= 0.5 > at[2 * found.half_efficient].efficiency
-    assert 1 < found.half_efficient <= found.fastest < 1 << 20
+    assert at[result.half_efficient].efficiency >= 0.5 > at[2 * result.half_efficient].efficiency
+    assert 1 < result.half_efficient <= result.fastest < 1 << 20
     assert scaled(local, 10, 4, 64).k == 1  # fewer terms than GPUs

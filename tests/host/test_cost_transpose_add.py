@@ -136,9 +136,9 @@ def test_a_block_that_is_alone_hides_nothing() -> None:
 def test_runs_of_small_matrices_are_one_block_s_work() -> None:
     across = View((32, 1), batch=1024)
     problem = Geam(32, 32, BF16, View((1, 32), batch=1024), across, across, batch=20_000)
-    found = [cost.explain(problem, config, H200) for config in transpose_small.space(problem, H200)]
-    assert found
-    assert min(one.seconds for one in found) < min(one.seconds for one in _all(problem))
+    result = [cost.explain(problem, config, H200) for config in transpose_small.space(problem, H200)]
+    assert result
+    assert min(one.seconds for one in result) < min(one.seconds for one in _all(problem))
 
 
 def test_each_block_computes_the_offsets_of_elements_of_small_matrices_once() -> None:
@@ -222,7 +222,7 @@ def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     noise = np.random.default_rng(4)
-    found: list[Found[Geam]] = []
+    result: list[Found[Geam]] = []
     sizes = [(m + odd, n + odd) for m, n in ((512, 512), (1024, 1024), (4096, 2048), (12288, 8192)) for odd in (0, 1)]
     for dtype in ELEMENTWISE.values():
         for m, n in sizes:
@@ -230,12 +230,12 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
             configs = tiles.space(problem, H200)
             exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
             seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)
-            part = "judge" if len(found) % 3 == 2 else "fit"
-            found.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
-    samples = Samples(MODEL, [one for one in found if one.part == "fit"], H200)
+            part = "judge" if len(result) % 3 == 2 else "fit"
+            result.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
+    samples = Samples(MODEL, [one for one in result if one.part == "fit"], H200)
     fitted = fit(samples, starts=1)
     assert samples.loss(fitted) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
-    verdict = Verdict.of(judge(MODEL, [one for one in found if one.part == "judge"], H200, fitted))
+    verdict = Verdict.of(judge(MODEL, [one for one in result if one.part == "judge"], H200, fitted))
     assert verdict.every_error < 2 * _NOISE
     assert verdict.regret is not None
     assert 1 <= verdict.regret < 1.03

@@ -144,7 +144,7 @@ def test_every_recipe_names_a_commit_that_did_it() -> None:
 @pytest.mark.parametrize("ladder", list(LADDERS))
 def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     records = recorded(RESULTS, ladder)
-    made = {
+    result = {
         "sgemm": lambda: sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")),
         "hgemm": lambda: hgemm_page(HGEMM, records, remarks(RESULTS, "hgemm")),
         "memory": lambda: memory_page(MEMORY, records),
@@ -154,21 +154,21 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
         ),
     }[ladder]()
     committed = (ROOT / "docs" / f"ladder-{ladder}.md").read_text(encoding="utf-8")
-    assert committed == made, "run `make docs`"
+    assert committed == result, "run `make docs`"
 
 
 @pytest.mark.parametrize(
     "picture", [one for pictures in PICTURES.values() for one in pictures], ids=lambda one: one.name
 )
 def test_pictures_are_drawn_from_today_s_records(picture: Picture) -> None:
-    said = b"Description\0" + picture.source(RESULTS).encode()
-    assert said in picture.path(RESULTS).read_bytes(), "run `make docs`"
+    text = b"Description\0" + picture.source(RESULTS).encode()
+    assert text in picture.path(RESULTS).read_bytes(), "run `make docs`"
 
 
 def test_the_page_of_inner_products_is_up_to_date() -> None:
     committed = (ROOT / "docs" / "inner-results.md").read_text(encoding="utf-8")
-    made = inner_report.page(inner_report.recorded_comparisons(RESULTS), shown("inner-results"))
-    assert committed == made, "run `make docs`"
+    result = inner_report.page(inner_report.recorded_comparisons(RESULTS), shown("inner-results"))
+    assert committed == result, "run `make docs`"
 
 
 def test_the_page_of_products_of_every_shape_is_up_to_date() -> None:

@@ -99,10 +99,10 @@ def test_any_epilogue(  # noqa: PLR0917 — drawn by name
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_activations_of_extremes(activation: str, dtype: str) -> None:
     x = np.array([[-300.0, -1e-30, -0.0, 0.0, 1e-30, 300.0, np.inf, np.nan]], dtype)
-    found = _cpu(np.ones((1, 1), dtype), x, activation=activation)
-    np.testing.assert_allclose(found[0, [0, 2, 3, 5, 6]], [0, 0, 0, 300, np.inf], atol=1e-12)
-    np.testing.assert_allclose(found[0, [1, 4]], np.array([0 if activation == "relu" else -5e-31, 5e-31]), rtol=1.1)
-    assert np.isnan(found[0, 7])
+    result = _cpu(np.ones((1, 1), dtype), x, activation=activation)
+    np.testing.assert_allclose(result[0, [0, 2, 3, 5, 6]], [0, 0, 0, 300, np.inf], atol=1e-12)
+    np.testing.assert_allclose(result[0, [1, 4]], np.array([0 if activation == "relu" else -5e-31, 5e-31]), rtol=1.1)
+    assert np.isnan(result[0, 7])
 
 
 def test_nan_that_is_not_read_stays_out() -> None:
@@ -252,10 +252,10 @@ def test_sums_of_a_whole_k_wait_for_the_launch_with_the_epilogue(dtype: DType) -
 def test_a_kernel_with_an_epilogue_is_launched_alone_where_k_is_whole() -> None:
     h200, problem = arch.get("h200"), Gemm(256, 256, 4096, F16, epilogue=Epilogue("row", activation="gelu"))
     (candidate,) = (one for one in PRODUCTION if one.kernel.entry == "wgmma_gemm")
-    found = {kernel.config["SPLIT_K"] > 1: kernel for kernel in candidate.legal(problem, h200)}
-    assert (found[False].count_launches(problem), found[False].workspace(problem)) == (1, 0)
-    assert found[True].count_launches(problem) == 2
-    assert found[True].workspace(problem) == 256 * 256 * 4 * found[True].config["SPLIT_K"]
+    result = {kernel.config["SPLIT_K"] > 1: kernel for kernel in candidate.legal(problem, h200)}
+    assert (result[False].count_launches(problem), result[False].workspace(problem)) == (1, 0)
+    assert result[True].count_launches(problem) == 2
+    assert result[True].workspace(problem) == 256 * 256 * 4 * result[True].config["SPLIT_K"]
 
 
 @pytest.mark.parametrize(

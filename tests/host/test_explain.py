@@ -110,58 +110,58 @@ def test_changes_are_predicted_by_the_same_models(made: Explanation) -> None:
 
 
 def test_a_large_aligned_product_is_bounded_by_the_tensor_cores() -> None:
-    made = explain(LARGE, H200)
-    assert made.chosen.kernel.entry == "wgmma_gemm"
-    assert (made.floor.bound, made.floor.unit) == ("compute: tensor cores", "tensor cores, bfloat16")
-    assert made.floor.seconds == pytest.approx(2 * 8192**3 / H200.matrix_flops["bfloat16"])
-    assert made.chosen.bound == "multiply"
-    assert made.changes == ()
-    (slow,) = (one for one in made.runner_ups if one.candidate.kernel.entry == "hgemm")
+    result = explain(LARGE, H200)
+    assert result.chosen.kernel.entry == "wgmma_gemm"
+    assert (result.floor.bound, result.floor.unit) == ("compute: tensor cores", "tensor cores, bfloat16")
+    assert result.floor.seconds == pytest.approx(2 * 8192**3 / H200.matrix_flops["bfloat16"])
+    assert result.chosen.bound == "multiply"
+    assert result.changes == ()
+    (slow,) = (one for one in result.runner_ups if one.candidate.kernel.entry == "hgemm")
     assert "mma.sync does not reach" in slow.reasons[0].words
     assert any(
-        dict(one.candidate.config.launch)["EXCHANGED"] != dict(made.chosen.config.launch)["EXCHANGED"]
-        for one in made.runner_ups
+        dict(one.candidate.config.launch)["EXCHANGED"] != dict(result.chosen.config.launch)["EXCHANGED"]
+        for one in result.runner_ups
         if one.candidate.kernel.entry == "wgmma_gemm"
     )
 
 
 def test_an_odd_product_gains_by_rows_on_16_bytes() -> None:
-    made = explain(ODD, H200)
-    assert made.chosen.terms["repack"] > 0
-    both, *single = (change for change in made.changes if change.kind == "alignment")
+    result = explain(ODD, H200)
+    assert result.chosen.terms["repack"] > 0
+    both, *single = (change for change in result.changes if change.kind == "alignment")
     assert both.words == "Rows of A and B on 16 bytes (8192 elements apart instead of 8191)"
     assert {change.words[:9] for change in single} == {"Rows of A", "Rows of B"}
     # Exactly the problem of a call with views of padded arrays, and without the launch that repacks.
     assert both.problem == _lowered(8191, 8191, 8191, BF16, pitch=8192)
     assert explain(both.problem, H200).chosen.terms["repack"] == 0
-    assert both.gain == pytest.approx(made.chosen.terms["repack"] / made.chosen.seconds, rel=0.05)
+    assert both.gain == pytest.approx(result.chosen.terms["repack"] / result.chosen.seconds, rel=0.05)
 
 
 def test_a_thin_product_is_bounded_by_memory_and_split_k_costs_a_launch() -> None:
-    made = explain(THIN, H200)
-    assert made.floor.bound == "memory: DRAM"
-    assert made.floor.seconds == THIN.least_bytes / H200.dram_bytes_per_s
-    said = [reason.words for one in made.runner_ups for reason in one.reasons]
-    assert any("a second launch, which adds the partial sums of" in words for words in said)
-    assert any("one round of" in words for words in said)
+    result = explain(THIN, H200)
+    assert result.floor.bound == "memory: DRAM"
+    assert result.floor.seconds == THIN.least_bytes / H200.dram_bytes_per_s
+    text = [reason.words for one in result.runner_ups for reason in one.reasons]
+    assert any("a second launch, which adds the partial sums of" in words for words in text)
+    assert any("one round of" in words for words in text)
 
 
 def test_a_float32_product_gains_by_other_elements_or_tf32() -> None:
-    made = explain(PLAIN, H200)
-    assert (made.floor.bound, made.floor.unit) == ("compute: FMA units", "FMA units, float32")
-    assert [change.kind for change in made.changes] == ["dtype", "precision"]
-    assert made.changes[0].words == "bfloat16 or float16 elements"
-    assert made.changes[0].problem.dtype is BF16
-    assert made.changes[1].problem == replace(PLAIN, precision="tf32")
+    result = explain(PLAIN, H200)
+    assert (result.floor.bound, result.floor.unit) == ("compute: FMA units", "FMA units, float32")
+    assert [change.kind for change in result.changes] == ["dtype", "precision"]
+    assert result.changes[0].words == "bfloat16 or float16 elements"
+    assert result.changes[0].problem.dtype is BF16
+    assert result.changes[1].problem == replace(PLAIN, precision="tf32")
     # Older GPUs have no kernel for tf32, and a T4 none for bfloat16 that gains.
     assert [change.kind for change in changes(PLAIN, A100)] == ["dtype"]
     assert [change.words for change in changes(PLAIN, T4)] == ["float16 elements"]
 
 
 def test_what_older_gpus_cannot_run_is_said() -> None:
-    made = explain(_lowered(1000, 1001, 999, F16), A100)
-    assert made.chosen.kernel.entry == "hgemm"
-    assert any(name.startswith("wgmma_gemm") and "9.0" in reason for name, reason in made.ruled_out.items())
+    result = explain(_lowered(1000, 1001, 999, F16), A100)
+    assert result.chosen.kernel.entry == "hgemm"
+    assert any(name.startswith("wgmma_gemm") and "9.0" in reason for name, reason in result.ruled_out.items())
     assert "FMA units, float32" in str(explain(Gemm(24, 24, 100_000, BF16), T4).floor.unit)
     with pytest.raises(IllegalConfigError, match=r"mma\.sync"):
         explain(Gemm(200, 200, 200, BF16), T4)
@@ -194,12 +194,12 @@ def test_a_layout_that_must_be_repacked_is_among_the_changes() -> None:
 def test_rounds_of_tiles_are_counted_on_all_sms() -> None:
     problem = Gemm(1000, 1000, 64, F16)
     tile = next(c for c in hgemm_space(problem, H200) if (c["BM"], c["BN"], c["SPLIT_K"]) == (64, 64, 1))
-    found = waves(HGEMM.with_config(tile), problem, H200)
-    assert found is not None
-    assert (found.tiles, found.slots, found.rounds) == (256, 132, 2)
-    assert found.last == (256 - 132) / 132
-    assert found.useful == 1000 * 1000 / (2 * 132 * 64 * 64)
-    assert found.words == "2 rounds of tiles, the last 94% full"
+    result = waves(HGEMM.with_config(tile), problem, H200)
+    assert result is not None
+    assert (result.tiles, result.slots, result.rounds) == (256, 132, 2)
+    assert result.last == (256 - 132) / 132
+    assert result.useful == 1000 * 1000 / (2 * 132 * 64 * 64)
+    assert result.words == "2 rounds of tiles, the last 94% full"
 
 
 def test_the_floor_of_a_gram_matrix_counts_one_half() -> None:
@@ -209,9 +209,9 @@ def test_the_floor_of_a_gram_matrix_counts_one_half() -> None:
 
 
 def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
-    made = explain(Gemm(128, 128, 1_000_000), H200)
-    assert made.floor.unit == "tensor cores, tf32, 3 products for each of float32"
-    assert made.floor.flops_per_s == pytest.approx(H200.matrix_flops["tf32"] / 3)
+    result = explain(Gemm(128, 128, 1_000_000), H200)
+    assert result.floor.unit == "tensor cores, tf32, 3 products for each of float32"
+    assert result.floor.flops_per_s == pytest.approx(H200.matrix_flops["tf32"] / 3)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,6 @@ def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
 )
 def test_the_cause_is_what_costs_most(problem: Gemm | Geam, arch: Arch, words: str) -> None:
     made = explain(problem, arch)
-    found = cause(made)
-    assert found.words.startswith(words)
-    assert 0 < found.seconds <= made.chosen.call_seconds
+    result = cause(made)
+    assert result.words.startswith(words)
+    assert 0 < result.seconds <= made.chosen.call_seconds

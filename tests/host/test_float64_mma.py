@@ -24,8 +24,8 @@ LARGE = Gemm(4096, 4096, 4096, F64)
 def test_gpus_without_fast_float64_tensor_cores(name: str) -> None:
     arch = get(name)
     (config,) = space(LARGE, arch)
-    found = ".".join(map(str, arch.capability))
-    reason = f"tensor cores for float64 need compute capability 8.0 or 9.0: {name} has {found}"
+    result = ".".join(map(str, arch.capability))
+    reason = f"tensor cores for float64 need compute capability 8.0 or 9.0: {name} has {result}"
     assert HGEMM.with_config(config).why_not(LARGE, arch) == reason
     assert choose(LARGE, arch).kernel.entry == "gemm"
     assert any(reason in each for each in choose(LARGE, arch).reasons)
@@ -60,9 +60,9 @@ def test_nothing_is_repacked() -> None:
 @pytest.mark.parametrize(("arch", "fmas"), [("a100", 64), ("h200", 128)])
 def test_large_products_come_near_what_tensor_cores_do_in_a_clock(arch: str, fmas: int) -> None:
     target = get(arch)
-    found = min((cost.explain(LARGE, c, target) for c in space(LARGE, target)), key=lambda each: each.seconds)
-    assert 0.85 < LARGE.flops / found.seconds / (2 * fmas * target.sms * target.boost_hz) < 1
-    assert found.bound == "multiply"
+    result = min((cost.explain(LARGE, c, target) for c in space(LARGE, target)), key=lambda each: each.seconds)
+    assert 0.85 < LARGE.flops / result.seconds / (2 * fmas * target.sms * target.boost_hz) < 1
+    assert result.bound == "multiply"
     unknown = replace(target, name="unknown", matrix_flops={})
     assert [cost.explain(LARGE, c, unknown).seconds for c in space(LARGE, unknown)] == [
         cost.explain(LARGE, c, target).seconds for c in space(LARGE, target)
@@ -74,9 +74,9 @@ def test_squares_run_on_tensor_cores(side: int) -> None:
     align = 16 if side % 2 == 0 else 8
     problem = Gemm(side, side, side, F64, a_align=align, b_align=align, d_align=align)
     for name in ("a100", "h200"):
-        found = choose(problem, get(name))
-        assert found.kernel.entry == "hgemm"
-        assert found.predicted_seconds < 0.9 * choose(problem, replace(get(name), capability=(8, 9))).predicted_seconds
+        result = choose(problem, get(name))
+        assert result.kernel.entry == "hgemm"
+        assert result.predicted_seconds < 0.9 * choose(problem, replace(get(name), capability=(8, 9))).predicted_seconds
 
 
 def test_narrower_copies_are_not_cheaper() -> None:

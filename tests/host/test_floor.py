@@ -66,8 +66,8 @@ def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
         name = path.stem
         for one in json.loads(path.read_text(encoding="utf-8"))["records"]:
             problem = Gemm(one["m"], one["n"], one["k"], ALL[one["dtype"]], batch=one["batch"])
-            times = {said: seconds for said, seconds in one["seconds"].items() if said != "moving the bytes"}
-            yield from ((f"{name}: {said}", problem, seconds) for said, seconds in times.items() if seconds)
+            times = {text: seconds for text, seconds in one["seconds"].items() if text != "moving the bytes"}
+            yield from ((f"{name}: {text}", problem, seconds) for text, seconds in times.items() if seconds)
     for one in json.loads((RESULTS / "matmul_random_h200.json").read_text(encoding="utf-8"))["products"]:
         problem = Gemm(one["m"], one["n"], one["k"], TYPES[one["dt"]], batch=one["b"])
         yield from ((f"random: {one}", problem, one[key] * 1e-6) for key in ("us", "torch"))
@@ -76,5 +76,5 @@ def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
 def test_no_measured_time_is_below_it() -> None:
     timed = [*ladders(), *products()]
     assert len(timed) > 1000
-    below = [said for said, problem, seconds in timed if seconds < floor(problem, get("h200"), SPLIT).seconds]
+    below = [text for text, problem, seconds in timed if seconds < floor(problem, get("h200"), SPLIT).seconds]
     assert below == []

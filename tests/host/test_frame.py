@@ -37,8 +37,8 @@ def test_values_are_written_once_and_addresses_by_name() -> None:
         assert (on_first, on_second) == (stream, stream)
         assert (first.grid, first.block, first.dynamic_shared) == (FIRST.grid, FIRST.block, 70_000)
         assert first.args[1:2] + first.args[3:5] == FIRST.args[1:2] + FIRST.args[3:5]
-        found = {arg.name: arg.address for arg in first.args if isinstance(arg, Pointer)}
-        assert found == {"A": base, "B": base + 8, "workspace": base + 16}
+        result = {arg.name: arg.address for arg in first.args if isinstance(arg, Pointer)}
+        assert result == {"A": base, "B": base + 8, "workspace": base + 16}
         assert second.args == (Pointer("A", base), *SECOND.args[1:])
 
 
@@ -60,8 +60,8 @@ def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: boo
     launches = (FIRST, replace(SECOND, pdl=True))
     frame = Frame(launches, NAMES, get(gpu))
     frame.bind((1, 2, 3), 4)
-    found = [read_launch(*call, like)[0].pdl for call, like in zip(frame.calls, launches, strict=True)]
-    assert found == [False, able]
+    result = [read_launch(*call, like)[0].pdl for call, like in zip(frame.calls, launches, strict=True)]
+    assert result == [False, able]
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ A_TRANSPOSED = Gemm(N, N, N, a_strides=(1, N))
 
 def _main_loop(kernel: Kernel[Gemm]) -> tuple[str, ...]:
     """Return the loop with the most FFMA."""
-    _, found = compiled(kernel, F32, H200.target, disassembler())
-    loops = [found.lines[start : end + 1] for start, end in found.loops()]
+    _, result = compiled(kernel, F32, H200.target, disassembler())
+    loops = [result.lines[start : end + 1] for start, end in result.loops()]
     return max(loops, key=lambda loop: opcodes(loop)["FFMA"])
 
 

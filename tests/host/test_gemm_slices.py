@@ -31,8 +31,8 @@ def test_few_tiles_and_a_long_k_occupy_all_multiprocessors(size: tuple[int, int,
     assert cost.explain(problem, kernel.config, H200).seconds < 0.98 * whole
     # The FMAs of whole tiles, at the data sheet's rate, take a quarter of the time between the launches, or more.
     fmas = tile_count(problem, kernel.config) * kernel.config["BM"] * kernel.config["BN"] * problem.k
-    found = cost.explain(problem, kernel.config, H200)
-    assert found["compute"] < 4 * 2 * fmas / H200.fp32_flops
+    result = cost.explain(problem, kernel.config, H200)
+    assert result["compute"] < 4 * 2 * fmas / H200.fp32_flops
 
 
 @pytest.mark.parametrize("size", [*LONG, (256, 256, 8191), (100, 100, 300), (64, 64, 0)], ids=str)

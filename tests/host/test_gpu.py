@@ -70,8 +70,8 @@ def test_unavailable(monkeypatch: pytest.MonkeyPatch, library: FakeLibrary | Non
         return library
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    found = gpu.unavailable.__wrapped__()
-    assert found is None if reason is None else reason in (found or "")
+    result = gpu.unavailable.__wrapped__()
+    assert result is None if reason is None else reason in (result or "")
 
 
 class Numbers:
@@ -114,19 +114,19 @@ def test_a_known_model_with_another_memory() -> None:
 
 
 def test_unknown_models_are_computed_from_their_attributes() -> None:
-    found = _gpu("NVIDIA H100 PCIe", MULTIPROCESSOR_COUNT=114, CLOCK_RATE=1_755_000)._recognise()
-    assert (found.name, found.title, found.sms) == ("nvidiah100pcie", "NVIDIA H100 PCIe", 114)
-    assert found.fp32_flops == pytest.approx(51.2e12, rel=1e-2)
-    assert found.target == "sm_90a"
+    result = _gpu("NVIDIA H100 PCIe", MULTIPROCESSOR_COUNT=114, CLOCK_RATE=1_755_000)._recognise()
+    assert (result.name, result.title, result.sms) == ("nvidiah100pcie", "NVIDIA H100 PCIe", 114)
+    assert result.fp32_flops == pytest.approx(51.2e12, rel=1e-2)
+    assert result.target == "sm_90a"
 
 
 def test_unknown_models_without_clocks_have_rates_that_can_be_divided_by() -> None:
-    found = _gpu("NVIDIA GB10", CLOCK_RATE=0, MEMORY_CLOCK_RATE=0)._recognise()
-    assert found.boost_hz == min(known.boost_hz for known in arch.ARCHES.values())
-    assert found.dram_bytes_per_s == min(known.dram_bytes_per_s for known in arch.ARCHES.values())
-    assert min(found.fp32_flops, found.fp64_flops) > 0
+    result = _gpu("NVIDIA GB10", CLOCK_RATE=0, MEMORY_CLOCK_RATE=0)._recognise()
+    assert result.boost_hz == min(known.boost_hz for known in arch.ARCHES.values())
+    assert result.dram_bytes_per_s == min(known.dram_bytes_per_s for known in arch.ARCHES.values())
+    assert min(result.fp32_flops, result.fp64_flops) > 0
     like = arch.get("h200")
-    usable = replace(like, boost_hz=found.boost_hz, dram_bytes_per_s=found.dram_bytes_per_s)
+    usable = replace(like, boost_hz=result.boost_hz, dram_bytes_per_s=result.dram_bytes_per_s)
     assert choose(Gemm(3, 3, 10**6), usable).predicted_seconds > 0
 
 
@@ -301,18 +301,18 @@ class Code:
 
 def _at_once(work: Any) -> list[Any]:
     """Return what eight threads get that start together."""
-    found, gate = [], threading.Barrier(8)
+    result, gate = [], threading.Barrier(8)
 
     def run() -> None:
         gate.wait()
-        found.append(work())
+        result.append(work())
 
     threads = [threading.Thread(target=run) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return result
 
 
 def _loading(monkeypatch: pytest.MonkeyPatch) -> gpu.GPU:

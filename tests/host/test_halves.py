@@ -65,61 +65,61 @@ def test_alignments_are_true_of_the_arrays(size: int, dtype: DType) -> None:
 @pytest.mark.parametrize("k", [1, 64, 1000, 8192])
 def test_right_sums_pass(k: int, dtype: DType) -> None:
     made = inputs(300, 130, k, dtype)
-    for found in (wide(made), cut_off(made)):
-        assert made.check(found).ok, made.check(found)
+    for result in (wide(made), cut_off(made)):
+        assert made.check(result).ok, made.check(result)
     if dtype is F16:
         assert made.check(narrow(made), acc16=True).ok
 
 
 @pytest.mark.parametrize("k", [1000, 8192])
 def test_sums_in_float16_do_not_pass_for_sums_in_float32(k: int) -> None:
-    made = inputs(200, 100, k)
-    assert made.check(narrow(made)).error_ratio > 2
+    result = inputs(200, 100, k)
+    assert result.check(narrow(result)).error_ratio > 2
 
 
 def test_sums_rounded_too_often_do_not_pass_where_that_shows() -> None:
-    made = inputs(200, 200, 8192)
-    every = narrow(made, 1)
-    assert not made.check(every).ok
-    assert made.check(every, acc16=True).error_ratio > 2 * made.check(narrow(made), acc16=True).error_ratio
+    result = inputs(200, 200, 8192)
+    every = narrow(result, 1)
+    assert not result.check(every).ok
+    assert result.check(every, acc16=True).error_ratio > 2 * result.check(narrow(result), acc16=True).error_ratio
 
 
 @pytest.mark.parametrize("acc16", [False, True])
 @pytest.mark.parametrize("k", [64, 1024, 8192, 16384])
 def test_a_kernel_that_computes_nothing_or_half_does_not_pass(k: int, acc16: bool) -> None:
-    made = inputs(70, 300, k)
-    right = wide(made)
+    result = inputs(70, 300, k)
+    right = wide(result)
     swapped = right.copy()
     swapped[:8, :16] = np.roll(right[:8, :16], 8, axis=1)
     wrongs = {
         "nothing": np.zeros_like(right),
-        "half of k": wide(made, k // 2),
+        "half of k": wide(result, k // 2),
         "two fragments swapped": swapped,
         "nothing in one column": np.where(np.arange(300) == np.abs(right[0]).argmax(), np.float16(0), right),
         "not a number": np.where(np.arange(300) == 7, np.float16(np.nan), right),
     }
     for name, wrong in wrongs.items():
-        assert not made.check(wrong, acc16=acc16).ok, name
+        assert not result.check(wrong, acc16=acc16).ok, name
 
 
 def test_a_step_of_k_that_is_left_out_is_seen() -> None:
-    made = inputs(400, 400, 4096)
-    assert not made.check(wide(made, 64), acc16=True).ok
-    assert not made.check(wide(made, 1)).ok
+    result = inputs(400, 400, 4096)
+    assert not result.check(wide(result, 64), acc16=True).ok
+    assert not result.check(wide(result, 1)).ok
 
 
 def test_another_shape_or_type_is_wrong() -> None:
-    made = inputs(20, 30, 40)
-    right = wide(made)
+    result = inputs(20, 30, 40)
+    right = wide(result)
     for wrong in (right[:-1], right.T, right.astype(np.float32), right.view(BF16.numpy)):
-        assert made.check(wrong).error_ratio == np.inf
+        assert result.check(wrong).error_ratio == np.inf
 
 
 def test_each_rung_is_checked_by_what_its_sums_are_kept_in() -> None:
     made = inputs(64, 64, 8192)
-    found = narrow(made)
+    result = narrow(made)
     arch = get("h200")
-    verdicts = {rung.name: MATRIX.check(made, rung.kernel_for(made.problem, arch), found).ok for rung in HGEMM}
+    verdicts = {rung.name: MATRIX.check(made, rung.kernel_for(made.problem, arch), result).ok for rung in HGEMM}
     in_float32 = {"float32-sums", *(rung.name for rung in ON_WGMMA)}
     assert verdicts == {rung.name: rung.name not in in_float32 for rung in HGEMM}
     bfloat = half_product(64, 64, 64, BF16)

@@ -57,8 +57,8 @@ def test_wgmma_needs_hopper(rung: Rung[Gemm]) -> None:
                 config = rung.kernel_for(LARGE, arch).config
                 assert config["SHARED_BYTES"] <= arch.shared_per_block
             else:
-                found = ".".join(map(str, arch.capability))
-                assert reason == f"wgmma needs compute capability 9.0, no other: {name} has {found}"
+                result = ".".join(map(str, arch.capability))
+                assert reason == f"wgmma needs compute capability 9.0, no other: {name} has {result}"
 
 
 @pytest.mark.parametrize("rung", ON_WGMMA, ids=lambda rung: rung.name)
@@ -145,14 +145,14 @@ def test_shared_memory_of_turing_bounds_the_double_buffer() -> None:
 @pytest.mark.parametrize("arch", COMPILED, ids=lambda arch: arch.name)
 @pytest.mark.parametrize("k", [8192, 8191])
 def test_every_tile_of_a_gpu_fits_it(arch: object, k: int) -> None:
-    found = ARCHES[arch.name]  # type: ignore[attr-defined] # an Arch: pytest's ids take objects
+    result = ARCHES[arch.name]  # type: ignore[attr-defined] # an Arch: pytest's ids take objects
     problem = Gemm(8192, 8192, k, dtype=F16, a_align=16 if k % 8 == 0 else 2)
-    for config in space(problem, found):
-        assert mma.why_not(problem, config, found) is None
-        assert config["SHARED_BYTES"] <= found.shared_per_block
-        reserve = found.shared_reserved
-        assert config["BLOCKS_PER_SM"] * (config["SHARED_BYTES"] + reserve) <= found.shared_per_sm
-        assert config["BLOCKS_PER_SM"] * threads(config) <= found.threads_per_sm
+    for config in space(problem, result):
+        assert mma.why_not(problem, config, result) is None
+        assert config["SHARED_BYTES"] <= result.shared_per_block
+        reserve = result.shared_reserved
+        assert config["BLOCKS_PER_SM"] * (config["SHARED_BYTES"] + reserve) <= result.shared_per_sm
+        assert config["BLOCKS_PER_SM"] * threads(config) <= result.threads_per_sm
 
 
 def test_copies_are_never_wider_than_the_rows_allow() -> None:
@@ -167,10 +167,10 @@ def test_copies_are_never_wider_than_the_rows_allow() -> None:
 
 def test_small_products_get_small_tiles() -> None:
     rung = RUNGS["float32-sums"]
-    found = [
+    result = [
         rung.kernel_for(Gemm(size, size, size, dtype=F16), ARCHES["h200"]).config for size in (512, 1024, 4096, 8192)
     ]
-    sizes = [config["BM"] * config["BN"] for config in found]
+    sizes = [config["BM"] * config["BN"] for config in result]
     assert sizes == sorted(sizes)
     assert sizes[0] == 64 * 64
     assert sizes[-1] == 128 * 256

@@ -49,15 +49,15 @@ LIBRARIES = {"torch", "cupy", "jax", "dask"}
 @cache
 def _imports(path: Path) -> frozenset[str]:
     """Read the dotted names of all that a file imports, at any depth."""
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            found |= {f"{module}.{alias.name}" for alias in node.names}
-    return frozenset(found)
+            result |= {f"{module}.{alias.name}" for alias in node.names}
+    return frozenset(result)
 
 
 def _part(dotted: str) -> str:
@@ -139,8 +139,8 @@ def test_cuda_and_array_libraries_stay_where_they_belong() -> None:
     for path, module in MODULES.items():
         tops = {name.split(".")[0] for name in _imports(path)}
         assert "cuda" not in tops or module in CUDA, f"{module} imports cuda"
-        found = tops & LIBRARIES - {_own(module)}
-        assert not found, f"{module} imports {found}"
+        result = tops & LIBRARIES - {_own(module)}
+        assert not result, f"{module} imports {result}"
 
 
 #: The folders of kernels/ that others may use, low to high; the kernels themselves know nothing of each other.
@@ -250,13 +250,13 @@ def _emulator_imports() -> dict[str, set[str]]:
         for path in MODULES
         if _own(MODULES[path]) == "emulator" and path.name != "__init__.py"
     }
-    found = {}
+    result = {}
     for file, path in files.items():
         names = {name.removeprefix(prefix) for name in _imports(path) if name.startswith(prefix)}
         # ``from matmill.emulator.arith import exact`` names a file, ``from matmill.emulator.arith.row import Row`` a
         # name inside one.
-        found[file] = {name if name in files else name.rpartition(".")[0] for name in names}
-    return found
+        result[file] = {name if name in files else name.rpartition(".")[0] for name in names}
+    return result
 
 
 def test_rooms_of_the_emulator_import_lower_rooms_alone() -> None:

@@ -50,9 +50,9 @@ def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
 @pytest.mark.parametrize("k", [K, K + 1])
 def test_float32_is_offered_them_where_fmas_would_be_the_limit(m: int, n: int, k: int, layout: str) -> None:
     problem = inner_product(m, n, k, ALL["float32"], layout)
-    found = on_tensor_cores(problem)
-    assert found
-    for config in found:
+    result = on_tensor_cores(problem)
+    assert result
+    for config in result:
         assert fits(config, problem), str(config)
         assert config["STAGES"] >= 2
         assert 1 <= k_groups(config) <= groups(config)
@@ -64,11 +64,11 @@ def test_float32_is_offered_them_where_fmas_would_be_the_limit(m: int, n: int, k
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_16_bit_matrices_are_offered_them(m: int, n: int, k: int, dtype: str, layout: str) -> None:
     problem = inner_product(m, n, k, ALL[dtype], layout)
-    found = on_tensor_cores(problem)
-    assert found
-    assert all(fits(config, problem) for config in found)
+    result = on_tensor_cores(problem)
+    assert result
+    assert all(fits(config, problem) for config in result)
     # Neighbouring columns are loaded in pairs, if their number is even.
-    assert layout == "column" or n % 2 or all(config["TN"] % 2 == config["F_GROUP"] % 2 == 0 for config in found)
+    assert layout == "column" or n % 2 or all(config["TN"] % 2 == config["F_GROUP"] % 2 == 0 for config in result)
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
@@ -76,23 +76,23 @@ def test_16_bit_matrices_are_offered_them(m: int, n: int, k: int, dtype: str, la
 @pytest.mark.parametrize("k", [K, K + 1])
 def test_float64_is_offered_them_where_the_gpu_has_such(m: int, n: int, k: int, layout: str) -> None:
     problem = inner_product(m, n, k, ALL["float64"], layout)
-    found = on_tensor_cores(problem)
-    assert found
-    assert all(fits(config, problem) for config in found)
+    result = on_tensor_cores(problem)
+    assert result
+    assert all(fits(config, problem) for config in result)
     assert on_tensor_cores(problem, "a100")
     assert not on_tensor_cores(problem, "rtx4090")
-    said = INNER.with_config(found[0]).why_not(problem, get("rtx4090"))
-    assert said is not None
-    assert "has no tensor cores for float64" in said
+    text = INNER.with_config(result[0]).why_not(problem, get("rtx4090"))
+    assert text is not None
+    assert "has no tensor cores for float64" in text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("m", [24, 40, 64])
 def test_gram_matrices_have_square_tiles_and_warps_on_and_above_the_diagonal(m: int, dtype: str) -> None:
     problem = gram_of(inner_product(m, m, K, ALL[dtype]))
-    found = on_tensor_cores(problem)
-    assert found
-    for config in found:
+    result = on_tensor_cores(problem)
+    assert result
+    for config in result:
         assert fits(config, problem), str(config)
         down = config["DOWN"]
         assert config["ACROSS"] == down
@@ -126,24 +126,24 @@ def test_gpus_older_than_tf32_and_bfloat16_are_not_offered_them(dtype: str) -> N
     (one, *_) = on_tensor_cores(problem)
     assert space(problem, get("t4"))
     assert not on_tensor_cores(problem, "t4")
-    said = INNER.with_config(one).why_not(problem, get("t4"))
-    assert said is not None
-    assert "needs compute capability 8.0" in said
+    text = INNER.with_config(one).why_not(problem, get("t4"))
+    assert text is not None
+    assert "needs compute capability 8.0" in text
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("a100", "float32"), ("a100", "float16"), ("rtx4090", "float16")])
 def test_what_other_gpus_are_offered_fits_them(arch: str, dtype: str) -> None:
     problem = inner_product(128, 128, K, ALL[dtype], "column")
-    found = on_tensor_cores(problem, arch)
-    assert found
-    assert all(fits(config, problem, arch) for config in found)
+    result = on_tensor_cores(problem, arch)
+    assert result
+    assert all(fits(config, problem, arch) for config in result)
 
 
 @pytest.mark.parametrize(("m", "left"), [(64, 0), (65, 1), (68, 4), (69, 0), (100, 4)])
 def test_float32_may_have_a_remainder_of_up_to_four_rows(m: int, left: int) -> None:
     problem = inner_product(m, 64, K, layout="column")
-    found = {m - 8 * config["TM"] * config["DOWN"] for config in on_tensor_cores(problem)}
-    assert max(0, *found) == left
+    result = {m - 8 * config["TM"] * config["DOWN"] for config in on_tensor_cores(problem)}
+    assert max(0, *result) == left
     assert max(remainder(config)[0] for config in on_tensor_cores(problem)) > 0 or left == 0
 
 
@@ -161,8 +161,8 @@ def test_other_types_and_gram_matrices_have_no_remainder(problem: Gemm) -> None:
     assert configs
     assert all(remainder(config) == (0, 0) for config in configs)
     one = configs[0]
-    said = why_not_mma(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
-    assert said is not None
+    text = why_not_mma(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
+    assert text is not None
 
 
 @pytest.mark.parametrize("down", range(1, 6))
@@ -212,9 +212,9 @@ def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], 
         config for config in on_tensor_cores(problem) if config["V"] > 1 and config["DOWN"] * config["ACROSS"] > 1
     )
     assert why_not_mma(problem, one, H200) is None
-    said = why_not_mma(problem, one.replace(**changed), H200)
-    assert said is not None
-    assert reason in said
+    text = why_not_mma(problem, one.replace(**changed), H200)
+    assert text is not None
+    assert reason in text
     kernel = INNER.with_config(one.replace(**changed))
     assert kernel.why_not(problem, H200) is not None
 
@@ -222,8 +222,8 @@ def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], 
 def test_a_k_group_has_a_thread_for_each_unaligned_row() -> None:
     one = next(c for c in on_tensor_cores(ODD) if c["E_MODE"] == 3 and c["S"] < 50 and c["U"] == 1)
     assert why_not_mma(ODD, one, H200) is None
-    said = why_not_mma(ODD, one.replace(U=one["BS"] // one["S"]), H200)
-    assert said == "k-groups of 32 threads: fewer than unaligned rows or columns"
+    text = why_not_mma(ODD, one.replace(U=one["BS"] // one["S"]), H200)
+    assert text == "k-groups of 32 threads: fewer than unaligned rows or columns"
 
 
 @pytest.mark.parametrize(("down", "across"), [(8, 8), (4, 8), (8, 2), (1, 8), (4, 1), (2, 4), (16, 1)])

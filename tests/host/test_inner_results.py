@@ -52,10 +52,10 @@ def test_the_groups_hold_what_is_to_be_published() -> None:
     assert all(10**4 <= p.k <= 10**6 for p in small)
     assert {p.k for p in small} >= {10**4, 10**5, 10**6}
     for name in GROUPS:
-        made = problems([name])
-        assert len(set(made)) == len(made)
+        result = problems([name])
+        assert len(set(result)) == len(result)
         if name != "cases":
-            assert set(Counter(p.dtype.name for p in made)) == set(ALL)
+            assert set(Counter(p.dtype.name for p in result)) == set(ALL)
 
 
 @pytest.mark.parametrize(
@@ -132,22 +132,22 @@ def _at(problem: Gemm, share: float, speedup: float = 4.0) -> dict[str, Any]:
 
 
 def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library() -> None:
-    made = [
+    result = [
         _at(inner_product(3, 3, 10**8), 0.95),
         _at(inner_product(4, 4, 10**8), 0.85, speedup=0.9),
         _at(inner_product(5, 5, 10**8), 0.95, speedup=0.99),  # within what times vary by
         _at(inner_product(3, 3, 10**8, F16), 0.8),
         _at(inner_product(16, 16, 10**8, F16), 0.4),
     ]
-    narrow, half = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
+    narrow, half = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", result)))
     assert (narrow.name, narrow.products, narrow.met, narrow.asked, narrow.must) == ("float32", 3, 2, 3, 3)
     assert narrow.least == pytest.approx(0.85)
     assert narrow.median == pytest.approx(0.95)
     assert [said(entry) for entry in narrow.slower] == ["4x4x100000000 float32, F row-major"]
     assert (half.met, half.asked, half.must) == (0, 1, 2)
     assert cells(narrow)[1:7] == ["3", "85.0%", "95.0%", "-", "2 of 3", "1 of 3"]
-    made = [{**one, "read_seconds": 0.97 * one["rows"][0]["median"]} for one in made[:2]]
-    (narrow,) = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
+    result = [{**one, "read_seconds": 0.97 * one["rows"][0]["median"]} for one in result[:2]]
+    (narrow,) = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", result)))
     assert cells(narrow)[4] == "97.0%"
 
 
@@ -155,9 +155,9 @@ def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library
 
 
 def test_the_page_without_a_record_says_so() -> None:
-    made = page({})
-    assert UNMEASURED in made
-    assert "python benchmarks/compare.py inner" in made
+    result = page({})
+    assert UNMEASURED in result
+    assert "python benchmarks/compare.py inner" in result
 
 
 def test_the_page_tells_every_group(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_the_page_tells_every_group(tmp_path: Path) -> None:
     for name, products in records.items():
         (tmp_path / f"inner_h200_{name}.json").write_text(json.dumps(_record(name, products)), encoding="utf-8")
     (tmp_path / "inner_emulated_100.json").write_text('{"ladder": "inner"}', encoding="utf-8")
-    found = recorded_comparisons(tmp_path)
-    assert set(found) == set(GROUPS)
-    made = page(found)
+    result = recorded_comparisons(tmp_path)
+    assert set(result) == set(GROUPS)
+    made = page(result)
     assert UNMEASURED not in made
     assert made.count("On one NVIDIA H200, 2026-11-21: driver 580, NVRTC 13.0, torch 2.11.0.") == 4
     text = made.splitlines()
@@ -203,11 +203,11 @@ def test_what_a_run_has_no_time_for_is_taken_from_an_earlier_one(tmp_path: Path)
     late["products"] = [_at(inner_product(2, 2, 10**7), 0.95)]
     for name, record in {"bandwidth": late, "bandwidth_rest": early}.items():
         (tmp_path / f"inner_h200_{name}.json").write_text(json.dumps(record), encoding="utf-8")
-    found = recorded_comparisons(tmp_path)["bandwidth"]
-    assert [(one.problem.m, round(one.read_share(), 2)) for one in entries(found)] == [(2, 0.95), (3, 0.9)]
-    assert found["others"] == [(1, "2026-11-20T08:15:30+00:00")]
-    said = "Products of an earlier run, of 2026-11-20 08:15, that this one left out: 1."
-    assert said in page(recorded_comparisons(tmp_path))
+    result = recorded_comparisons(tmp_path)["bandwidth"]
+    assert [(one.problem.m, round(one.read_share(), 2)) for one in entries(result)] == [(2, 0.95), (3, 0.9)]
+    assert result["others"] == [(1, "2026-11-20T08:15:30+00:00")]
+    text = "Products of an earlier run, of 2026-11-20 08:15, that this one left out: 1."
+    assert text in page(recorded_comparisons(tmp_path))
 
 
 # Measuring
@@ -260,9 +260,9 @@ def test_the_script_measures_every_group_and_gives_its_memory_back(
     assert _run(monkeypatch, *arguments) == 0
     printed = capsys.readouterr().out
     assert "Short k, from 1e4 to 1e6: 3 of 3 products on h200" in printed
-    found = recorded_comparisons(tmp_path)
-    assert set(found) == set(GROUPS)
-    long = entries(found["bandwidth"])
+    result = recorded_comparisons(tmp_path)
+    assert set(result) == set(GROUPS)
+    long = entries(result["bandwidth"])
     assert [entry.problem for entry in long] == few
     for entry in long:
         assert entry.ok
@@ -270,11 +270,11 @@ def test_the_script_measures_every_group_and_gives_its_memory_back(
         assert entry.rows[OURS]["median"] == pytest.approx(MILLISECONDS / 1e3)
         assert entry.record["read_bytes_per_s"] == pytest.approx((1 << 16) / (MILLISECONDS / 1e3))
         assert entry.error_ratio() == pytest.approx(1)
-    for entry in entries(found["small"]):
+    for entry in entries(result["small"]):
         assert entry.rows[OURS]["graph"] == pytest.approx(3e-3 / 20)
         assert 0 < entry.rows[LIBRARY]["plain"] < 1
         assert entry.ok
-    assert UNMEASURED not in page(found)
+    assert UNMEASURED not in page(result)
     assert gpu.live == {}
 
 

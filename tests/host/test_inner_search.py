@@ -86,10 +86,10 @@ def test_a_part_of_the_fit_grid_is_searched_exhaustively_and_all_judges_come_bef
 
 def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> None:
     problem = inner_product(3, 3, 10**7)
-    found = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
-    everything = configs(found)
+    result = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
+    everything = configs(result)
     predicted = [cost.explain(problem, config, H200).seconds for config in everything]
-    assert [one.predicted for one in found] == predicted
+    assert [one.predicted for one in result] == predicted
     assert predicted == sorted(predicted)
     assert predicted[0] == min(cost.explain(problem, config, H200).seconds for config in space(problem, H200))
     assert predicted[-1] <= 5 * predicted[0]
@@ -148,7 +148,7 @@ class Times:
 def test_what_is_slow_is_timed_once_and_others_in_every_round() -> None:
     times = Times(best=1e-3, near=1.4e-3, far=1.6e-3, library=9e-3)
     samples = contest(times.once, times.competitors(), Rules(rounds=5), 1, always={"library"})
-    assert {name: len(found) for name, found in samples.items()} == {"best": 5, "near": 5, "far": 1, "library": 5}
+    assert {name: len(result) for name, result in samples.items()} == {"best": 5, "near": 5, "far": 1, "library": 5}
     assert samples["near"] == [1.4e-3] * 5
     rounds = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
     assert all(sorted(one) == ["best", "library", "near"] for one in rounds)
@@ -168,9 +168,9 @@ def test_long_runs_get_few_rounds_and_none_begins_after_the_deadline() -> None:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = stand_in()
-    monkeypatch.setitem(sys.modules, "torch", made)
-    return made
+    result = stand_in()
+    monkeypatch.setitem(sys.modules, "torch", result)
+    return result
 
 
 @pytest.mark.usefixtures("torch")
@@ -188,8 +188,8 @@ def test_answers_are_made_in_pieces_and_leave_the_matrices_alone(
     assert np.shares_memory(matrices.e.array, matrices.f.array) == (layout == "gram")
     assert tuple(s // dtype.itemsize for s in matrices.f.array.strides) == problem.b_row_col
     expected, limit = random_sum(e, f)
-    found, bound = matrices.answer
-    assert np.allclose(found, expected)
+    result, bound = matrices.answer
+    assert np.allclose(result, expected)
     assert np.allclose(bound, limit)
     assert np.array_equal(matrices.e.array, e)
     assert np.array_equal(matrices.f.array, f)
@@ -207,9 +207,9 @@ def test_a_gram_matrix_beyond_float16_must_be_infinite_there() -> None:
     matrices = InnerMatrices(gram_of(inner_product(2, 2, 400_000, F16)), 1)
     made = product(matrices.e.array, matrices.f.array)
     assert np.isinf(np.diag(made)).all()
-    found = matrices.errors(made)
-    assert found.ok
-    assert found.relative < 0.01
+    result = matrices.errors(made)
+    assert result.ok
+    assert result.relative < 0.01
     made[0, 0] = 65504
     assert not matrices.errors(made).ok
 
@@ -267,22 +267,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
 def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: Path) -> None:
     problem = inner_product(2, 3, 20_001, F64, "column")
     task = Task(problem, "judge", exhaustive=False)
-    found = candidates(task, H200, 1)[:4]
+    result = candidates(task, H200, 1)[:4]
     path = tmp_path / "record.jsonl"
     assert SEARCH.left([task], path, 5, {"date": "today"}) == [task]
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
         tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
         with SEARCH.trials(tools) as make:
-            line = SEARCH.measure(tools, make, task, found)
-        assert compiler.ordered == len({config.constants for config in configs(found)})
+            line = SEARCH.measure(tools, make, task, result)
+        assert compiler.ordered == len({config.constants for config in configs(result)})
         assert compiler.waited > 0
     append(path, line)
     assert line["errors"]["chosen"]["ok"]
     assert line["errors"][LIBRARY]["ok"]
     (back,) = read([path])
     assert back.problem == problem
-    assert back.configs == tuple(configs(found))
-    assert back.seconds == pytest.approx([1e-3 + (config["SPLIT_K"] - 1) / 1e6 for config in configs(found)])
+    assert back.configs == tuple(configs(result))
+    assert back.seconds == pytest.approx([1e-3 + (config["SPLIT_K"] - 1) / 1e6 for config in configs(result)])
     assert (back.part, back.exhaustive) == ("judge", False)
     assert back.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
     assert set(gpu.names) == {"inner"}  # few partial sums, which the last block adds
@@ -312,9 +312,9 @@ def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     todo = [Task(first, "fit", exhaustive=exhaustive) for exhaustive in (False, True)]
     assert _left(path, todo) == todo[1:]
     append(path, _line(first, "judge", exhaustive=True, seconds=3.0))
-    found = {one.problem: one for one in read([path])}
-    assert {p: one.seconds for p, one in found.items()} == {first: (3.0,), second: (2.0,)}
-    assert found[first].part == "fit"  # whichever run met it again
+    result = {one.problem: one for one in read([path])}
+    assert {p: one.seconds for p, one in result.items()} == {first: (3.0,), second: (2.0,)}
+    assert result[first].part == "fit"  # whichever run met it again
     assert "Infinity" not in path.read_text(encoding="utf-8")
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
         _left(path, [], 6)
@@ -348,10 +348,10 @@ def test_the_script_measures_writes_and_resumes(
     _search(monkeypatch, 2, small, [inner_product(1, 2, 10_000)])
     arguments = ("--out", path, "--workers", 0, "--rounds", 1, "--seed", 3)
     _run(monkeypatch, *arguments, "--part", "judge", "--limit", 1)
-    said = capsys.readouterr().out
-    assert "2 of 2 products" in said
-    assert "1x2" in said
-    assert "WRONG" not in said
+    text = capsys.readouterr().out
+    assert "2 of 2 products" in text
+    assert "1x2" in text
+    assert "WRONG" not in text
     alone = ("--out", tmp_path / "alone.jsonl", *arguments[2:], "--part", "judge", "--exhaustive")
     _run(monkeypatch, *alone)
     assert "1 of 1 products" in capsys.readouterr().out
@@ -371,6 +371,6 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path))
     _search(monkeypatch, 6, [inner_product(1, 1, 10_000, F32)])
     _run(monkeypatch, "--compile-only", "--arch", "a100", "--workers", 1)
-    said = capsys.readouterr().out
-    assert "kernels for sm_80 in" in said
-    assert len(list(tmp_path.iterdir())) == int(said.split()[0]) > 2
+    text = capsys.readouterr().out
+    assert "kernels for sm_80 in" in text
+    assert len(list(tmp_path.iterdir())) == int(text.split()[0]) > 2

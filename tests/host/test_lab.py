@@ -16,15 +16,15 @@ MODULES = {
 
 def _imports(path: Path) -> set[str]:
     """Return dotted names that a file imports, by statements or by name."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            result |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in MODULES:
-            found.add(node.value)
-    return found
+            result.add(node.value)
+    return result
 
 
 def test_the_package_never_imports_what_only_measuring_needs() -> None:

@@ -122,8 +122,8 @@ def test_views_say_what_divides_every_line_and_every_distance(case: Case, with_y
 def _addresses(operand: Operand, offset: int, view: View, places: tuple[Array, ...]) -> Array:
     batch, row, column = places
     elements = batch * view.batch + row * view.strides[0] + column * view.strides[1]
-    found: Array = operand.address + offset + elements * operand.dtype.itemsize
-    return found
+    result: Array = operand.address + offset + elements * operand.dtype.itemsize
+    return result
 
 
 def _aligned(*shape: int, kind: Any = np.float32, skip: int = 0) -> Array:

@@ -49,32 +49,32 @@ _NOISE = 0.02
 def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
     """Return what a search would find on that GPU, had it timed one of so many configurations."""
     noise = np.random.default_rng(3)
-    found = []
+    result = []
     for problem in problems:
         task = Task(problem, part, exhaustive=True)
         configs = [one.kernel.config for one in candidates(task, H200, 1)]
         factors = np.exp(noise.normal(0, _NOISE, len(configs)))[::every].tolist()
         configs = configs[::every]
         seconds = [cost.explain(problem, c, H200, TRUTH).seconds * x for c, x in zip(configs, factors, strict=True)]
-        found.append(Found(problem, part, task.exhaustive, tuple(configs), tuple(seconds), None))
-    return found
+        result.append(Found(problem, part, task.exhaustive, tuple(configs), tuple(seconds), None))
+    return result
 
 
 # The model
 
 
 def _best(problem: Gemm, constants: Constants = cost.DEFAULT) -> Prediction:
-    made = [cost.explain(problem, config, H200, constants) for config in space(problem, H200)]
-    return min(made, key=lambda prediction: prediction.seconds)
+    result = [cost.explain(problem, config, H200, constants) for config in space(problem, H200)]
+    return min(result, key=lambda prediction: prediction.seconds)
 
 
 def test_long_products_of_few_outputs_are_bound_by_memory_at_nearly_its_rate() -> None:
     problem = inner_product(3, 3, 50_000_000)
-    found = _best(problem)
-    assert found.bound == "memory"
-    assert 0.8 < problem.least_bytes / found.seconds / H200.dram_bytes_per_s < cost.DEFAULT.read_share
+    result = _best(problem)
+    assert result.bound == "memory"
+    assert 0.8 < problem.least_bytes / result.seconds / H200.dram_bytes_per_s < cost.DEFAULT.read_share
     gram = _best(gram_of(problem))
-    assert gram.seconds == pytest.approx(found.seconds / 2, rel=0.1)
+    assert gram.seconds == pytest.approx(result.seconds / 2, rel=0.1)
 
 
 def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes_on_top() -> None:
@@ -153,11 +153,11 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     grid = fit_grid(1)
     samples = Samples(INNER, _measured(grid[:14], "fit", 8), H200)
-    found = fit(samples, seed=1, starts=0)
-    assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
+    result = fit(samples, seed=1, starts=0)
+    assert samples.loss(result) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "latency", "fma_share"):
-        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
-    others = judge(INNER, _measured(judge_grid(1, grid)[:20], "judge", 2), H200, found)
+        assert getattr(result, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
+    others = judge(INNER, _measured(judge_grid(1, grid)[:20], "judge", 2), H200, result)
     verdict = Verdict.of(others)
     assert (verdict.problems, verdict.searched) == (20, 20)
     assert verdict.error < 2 * _NOISE
@@ -172,15 +172,15 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
 
 def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> None:
     samples = Samples(INNER, _measured(fit_grid(1)[:8], "fit", 8), H200)
-    found = fit(samples, seed=1, starts=1, only=["latency", "sum_cycles"], within=1.1)
-    assert samples.loss(found) < samples.loss(cost.DEFAULT)
+    result = fit(samples, seed=1, starts=1, only=["latency", "sum_cycles"], within=1.1)
+    assert samples.loss(result) < samples.loss(cost.DEFAULT)
     for name in NAMES:
-        before, after = getattr(cost.DEFAULT, name), getattr(found, name)
+        before, after = getattr(cost.DEFAULT, name), getattr(result, name)
         if name in {"latency", "sum_cycles"}:
             assert before / 1.11 < after < before * 1.11
         else:
             assert after == pytest.approx(before, rel=0.005)  # as rounded
-    assert found != cost.DEFAULT
+    assert result != cost.DEFAULT
 
 
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
@@ -213,12 +213,12 @@ def test_the_script_fits_prints_and_writes(
     path = tmp_path / "record.jsonl"
     SEARCH.left([], path, 1, {})
     grid = fit_grid(1)
-    for found in [*_measured(grid[:8], "fit", 8), *_measured(judge_grid(1, grid)[:6], "judge", 8)]:
-        rows = [[*numbers(config), seconds, 3] for config, seconds in zip(found.configs, found.seconds, strict=True)]
+    for result in [*_measured(grid[:8], "fit", 8), *_measured(judge_grid(1, grid)[:6], "judge", 8)]:
+        rows = [[*numbers(config), seconds, 3] for config, seconds in zip(result.configs, result.seconds, strict=True)]
         append(
             path,
             {
-                **Task(found.problem, found.part, exhaustive=True).described(),
+                **Task(result.problem, result.part, exhaustive=True).described(),
                 "torch.mm": 1,
                 "configs": rows,
             },
@@ -229,8 +229,8 @@ def test_the_script_fits_prints_and_writes(
     monkeypatch.setitem(MODELS, "inner", entry)
     unlike = [name for name in NAMES if getattr(TRUTH, name) != getattr(cost.DEFAULT, name)]
     run_script(monkeypatch, SCRIPT, "inner", path, "--write", "--only", *unlike)
-    said = capsys.readouterr().out
-    lines = said.splitlines()
+    text = capsys.readouterr().out
+    lines = text.splitlines()
     assert any(line.startswith("fit grid") for line in lines)
     assert any(line.startswith("judge grid") for line in lines)
     assert any(line.startswith("bound by memory") for line in lines)
@@ -241,12 +241,12 @@ def test_the_script_fits_prints_and_writes(
     json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     run_script(monkeypatch, SCRIPT, "inner", path, "--judge-only")
     assert f"read_share: {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
-    for options, said in (
+    for options, text in (
         (["--only", "lunch"], "has no lunch; it has read_share, "),
         (["--within", "1"], "no constant any room"),
     ):
         assert run_script(monkeypatch, SCRIPT, "inner", path, *options) == 2
-        assert said in capsys.readouterr().err
+        assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", MODELS)

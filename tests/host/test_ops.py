@@ -351,9 +351,9 @@ class OnlyDLPack:
 
 def test_results_beside_a_library_that_makes_no_arrays_are_the_others_or_numpys() -> None:
     bare = OnlyDLPack(A)
-    for found in (_cpu(bare, B), _cpu(bare, OnlyDLPack(B))):
-        assert type(found) is np.ndarray
-        assert check(found, A, B).ok
+    for result in (_cpu(bare, B), _cpu(bare, OnlyDLPack(B))):
+        assert type(result) is np.ndarray
+        assert check(result, A, B).ok
     summed: Any = matmill.transpose_add(bare, OnlyDLPack(A.T.copy()), executor="cpu")
     np.testing.assert_array_equal(summed, 2 * A.T)
     out = np.empty((3, 5), np.float32)

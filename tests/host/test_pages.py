@@ -65,13 +65,13 @@ class _Page(HTMLParser):
 
 def checked(text: str) -> _Page:
     """Return a page whose links within it all lead somewhere and that fetches nothing."""
-    found = _Page(text)
-    assert len(set(found.ids)) == len(found.ids)
-    assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
-    assert all(link.startswith("data:") for link in found.fetched)
-    assert "script" not in found.tags
+    result = _Page(text)
+    assert len(set(result.ids)) == len(result.ids)
+    assert {link[1:] for link in result.links if link.startswith("#")} <= set(result.ids)
+    assert all(link.startswith("data:") for link in result.fetched)
+    assert "script" not in result.tags
     assert not re.search(r"@import|url\(\s*['\"]?(?!#|data:)", text)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> LaunchReport:
 
 def test_the_page_of_a_launch_has_it_all(report: LaunchReport) -> None:
     text = page(report)
-    found = checked(text)
-    assert {"hazards", "hazard-1", "source", "banks", "sectors", "mix", "roofline", "counts"} <= set(found.ids)
-    assert found.links.count("#hazard-1") == 2  # both accesses of the race
-    assert found.links.count("#L-transpose.cu_5") >= 2
+    result = checked(text)
+    assert {"hazards", "hazard-1", "source", "banks", "sectors", "mix", "roofline", "counts"} <= set(result.ids)
+    assert result.links.count("#hazard-1") == 2  # both accesses of the race
+    assert result.links.count("#L-transpose.cu_5") >= 2
     assert "// &lt;b&gt; is no tag" in text
     assert text.count('class="clash"') == 32  # a column of the tile: all lanes in one bank
     assert "takes 32 passes where 1 would do" in text
@@ -149,8 +149,8 @@ def test_the_command_line_writes_pages(
         == 0
     )
     text = ladder.read_text()
-    found = checked(text)
-    assert {"results", "figures", "rungs"} <= set(found.ids)
+    result = checked(text)
+    assert {"results", "figures", "rungs"} <= set(result.ids)
     assert "<ins>" in text
     assert "changes to naive" in text
     capsys.readouterr()
@@ -185,8 +185,8 @@ def test_a_browser_lays_it_out(report: LaunchReport, tmp_path: Path, width: int)
     )  # fmt: skip
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title is not None
-    said = json.loads(title[1])
-    assert said["wide"] <= said["room"], "the page itself must not scroll sideways"
-    assert said["focusable"] > 15
-    assert said["cells"] == 32
-    assert said["ink"] != said["paper"]
+    text = json.loads(title[1])
+    assert text["wide"] <= text["room"], "the page itself must not scroll sideways"
+    assert text["focusable"] > 15
+    assert text["cells"] == 32
+    assert text["ink"] != text["paper"]

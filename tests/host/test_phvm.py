@@ -37,8 +37,8 @@ TOY = PhvmParameters(sm_num=2, threads_per_sm=32, cores=16, sigma_add=2, sigma_m
 @pytest.mark.parametrize("m", MTX)
 @pytest.mark.parametrize("name", STATED)
 def test_corrected_gives_the_optima_that_the_paper_states(name: str, m: int) -> None:
-    found = best(parameters(name), m, m, K, "corrected")
-    assert (found.gs, found.bs) == STATED[name]
+    result = best(parameters(name), m, m, K, "corrected")
+    assert (result.gs, result.bs) == STATED[name]
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -53,9 +53,9 @@ def test_no_other_way_to_read_the_equations_gives_both_optima() -> None:
         reading
         for reading in _all_readings()
         if all(
-            (found.gs, found.bs) == STATED[name]
+            (result.gs, result.bs) == STATED[name]
             for name in STATED
-            for found in [best(parameters(name), 5, 5, K, reading)]
+            for result in [best(parameters(name), 5, 5, K, reading)]
         )
     ]
     assert right == [READINGS["corrected"]]
@@ -63,11 +63,11 @@ def test_no_other_way_to_read_the_equations_gives_both_optima() -> None:
 
 def test_both_cases_by_hand() -> None:
     pre = (640 / 64 * 20 + 4 + math.log(32) * 14) / 0.5
-    made = predict(TOY, 3, 2, 640, gs=2, bs=32)
+    result = predict(TOY, 3, 2, 640, gs=2, bs=32)
     # 16 / 32 * 22 = 11 is less than t_pre.
-    assert (made.case, made.t_post) == (2, 22)
-    assert made.t_pre == pytest.approx(pre)
-    assert made.cycles == pytest.approx(6 * (2 * 32 / 16 * pre + 11))
+    assert (result.case, result.t_post) == (2, 22)
+    assert result.t_pre == pytest.approx(pre)
+    assert result.cycles == pytest.approx(6 * (2 * 32 / 16 * pre + 11))
     assert predict(TOY, 3, 2, 640, 2, 32, "printed").cycles == pytest.approx(6 * (2 * 32 / 16 * pre + 22))
 
     many = PhvmParameters(**{**vars(TOY), "cores": 16 * 1024})
@@ -94,9 +94,9 @@ def test_block_sizes_that_are_no_power_of_two_are_feasible_where_they_divide() -
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(10**7, 10**12), st.sampled_from(sorted(STATED)))
 def test_in_the_second_case_the_optimum_depends_on_no_size(m: int, n: int, k: int, name: str) -> None:
-    found = best(parameters(name), m, n, k)
+    result = best(parameters(name), m, n, k)
     assert {made.case for made in predictions(parameters(name), m, n, k)} == {2}
-    assert (found.gs, found.bs) == STATED[name]
+    assert (result.gs, result.bs) == STATED[name]
 
 
 @given(st.integers(1, 10**12), st.sampled_from(sorted(STATED)), st.sampled_from(sorted(READINGS)))
@@ -163,21 +163,21 @@ def _parameter_rows() -> Iterator[str]:
 
 def _figures() -> Iterator[str]:
     a100, gpu = parameters("a100"), arch.get("a100")
-    found = best(a100, 5, 5, K)
-    seconds = found.cycles / gpu.boost_hz
+    result = best(a100, 5, 5, K)
+    seconds = result.cycles / gpu.boost_hz
     floor = traffic(5, 5, K) / gpu.dram_bytes_per_s
     least = (5 + 5) * K * 4 / gpu.dram_bytes_per_s
     inner = 25 * K / a100.cores * (2 * a100.sigma_g + a100.sigma_add + a100.sigma_mul) / a100.u_sm
     yield f"within {_spread('rtx2080ti'):.2%} of each other on the RTX 2080 Ti"
     yield f"within {_spread('a100'):.2%} on the A100"
-    yield f"{inner / found.cycles:.1%} of the A100's prediction"
-    yield f"the optimum is {found.cycles:,.0f} cycles, {seconds * 1e3:.0f} ms at {gpu.boost_hz / 1e9:.2f} GHz"
+    yield f"{inner / result.cycles:.1%} of the A100's prediction"
+    yield f"the optimum is {result.cycles:,.0f} cycles, {seconds * 1e3:.0f} ms at {gpu.boost_hz / 1e9:.2f} GHz"
     yield f"which takes {floor * 1e3:.2f} ms"
     yield f"the prediction is {seconds / floor:.0f} times that, and {seconds / least:.0f} times what reading"
 
 
 def _spread(name: str) -> float:
-    cycles = [made.cycles for made in predictions(parameters(name), 5, 5, K)]
+    cycles = [result.cycles for result in predictions(parameters(name), 5, 5, K)]
     return max(cycles) / min(cycles) - 1
 
 

@@ -131,8 +131,8 @@ def test_kernels_of_one_launch_need_no_workspace() -> None:
 def test_every_place_of_a_stage_is_aimed_at_with_the_same_workspace() -> None:
     a, b, d = _operands((2, 1, 4, 5), (3, 5, 6), (2, 3, 4, 6))
     gpu = Recorder()
-    made: Any = gpu
-    plan = Plan(made, _ready(lower_gemm(a, b, None, d), TWICE))
+    result: Any = gpu
+    plan = Plan(result, _ready(lower_gemm(a, b, None, d), TWICE))
     plan.run((1000, 2000, 0, 4000, 77, 0, 0), 1.0, 0.0, 0)
     places = [[arg.address for arg in launch.args if isinstance(arg, Pointer)] for _, launch, _ in gpu.seen]
     assert places == [[1000, 2000, 77], [77, 4000, 0], [1080, 2000, 77], [77, 4288, 0]]

@@ -114,13 +114,13 @@ def test_colours_differ_where_colour_is_not_seen() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=8), st.floats(0.1, 12))
 def test_labels_keep_their_distance_their_order_and_their_bounds(wanted: list[float], gap: float) -> None:
-    found = spread(wanted, gap, 0, 100)
+    result = spread(wanted, gap, 0, 100)
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    ranked = [found[index] for index in order]
+    ranked = [result[index] for index in order]
     assert all(after - before >= gap - 1e-9 for before, after in pairwise(ranked))
-    assert all(value >= -1e-9 for value in found)
+    assert all(value >= -1e-9 for value in result)
     if gap * (len(wanted) - 1) <= 100:
-        assert all(value <= 100 + 1e-6 for value in found)
+        assert all(value <= 100 + 1e-6 for value in result)
     if all(b - a >= gap for a, b in pairwise(sorted(wanted))) and ranked:
         assert ranked[-1] <= 100 + 1e-6
-        assert found == pytest.approx(wanted)
+        assert result == pytest.approx(wanted)

@@ -84,9 +84,9 @@ class FakeGPU:
 
     def upload(self, array: NDArray[Any], _name: str) -> Allocation:
         """Return a copy of an array."""
-        made = self.empty(array.nbytes)
-        made.write(array)
-        return made
+        result = self.empty(array.nbytes)
+        result.write(array)
+        return result
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of new memory."""
@@ -335,9 +335,9 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
 
 def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe"]) == cli.OK
-    said = capsys.readouterr().out
-    lines = {line.split("  ")[0].strip(): line for line in said.splitlines()}
-    assert "H200 SXM 141 GB, driver 580.1, 2026-01-02" in said
+    text = capsys.readouterr().out
+    lines = {line.split("  ")[0].strip(): line for line in text.splitlines()}
+    assert "H200 SXM 141 GB, driver 580.1, 2026-01-02" in text
     assert set(command._TITLES.values()) - set(lines) == {"mma.sync (tf32)"}
     assert lines["latency, global memory"].split()[-8:] == ["800", "cycles", "720", "cycles", "880", "cycles", "-", "-"]
     assert "4.80 TB/s" in lines["global memory, read"]
@@ -348,9 +348,9 @@ def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, caps
     assert "1.90 GHz" in lines["clock"]
     path = user_file(present.arch)
     assert path is not None
-    assert f"Written: {path}" in said
+    assert f"Written: {path}" in text
     assert load(path) == CANNED.measured
-    assert max(map(len, said.splitlines())) <= 130
+    assert max(map(len, text.splitlines())) <= 130
 
 
 def test_json_goes_to_stdout_and_the_file_where_it_is_asked_for(
@@ -358,11 +358,11 @@ def test_json_goes_to_stdout_and_the_file_where_it_is_asked_for(
 ) -> None:
     path = tmp_path / "mine.json"
     assert main(["probe", "--json", "--out", str(path)]) == cli.OK
-    said = json.loads(capsys.readouterr().out)
-    assert said["file"] == str(path)
-    assert said["measured"] == asdict(CANNED.measured)
-    assert said["samples"]["sigma_g"] == asdict(CANNED.spreads["sigma_g"])
-    assert said["data_sheet"] == data_sheet(present.arch)
+    text = json.loads(capsys.readouterr().out)
+    assert text["file"] == str(path)
+    assert text["measured"] == asdict(CANNED.measured)
+    assert text["samples"]["sigma_g"] == asdict(CANNED.spreads["sigma_g"])
+    assert text["data_sheet"] == data_sheet(present.arch)
     assert load(path) == CANNED.measured
     own = user_file(present.arch)
     assert own is not None
@@ -387,7 +387,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(
 def test_without_a_gpu_it_ends_with_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(gpu, "unavailable", lambda: "the NVIDIA driver sees no GPU")
     assert main(["probe"]) == cli.NO_GPU
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "probe: got no GPU: the NVIDIA driver sees no GPU" in said.err
-    assert "matmill doctor" in said.err
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert "probe: got no GPU: the NVIDIA driver sees no GPU" in text.err
+    assert "matmill doctor" in text.err

@@ -60,9 +60,9 @@ def _pytest(folder: Path, *arguments: str) -> tuple[int, str]:
 def test_the_outside_project_s_tests_pass(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples" / "cuda_project", project, ignore=shutil.ignore_patterns("__pycache__"))
-    code, said = _pytest(project, "--matmill-html", "pages")
-    assert code == 0, said
-    assert "3 passed" in said
+    code, text = _pytest(project, "--matmill-html", "pages")
+    assert code == 0, text
+    assert "3 passed" in text
     pages = sorted(path.name for path in (project / "pages").iterdir())
     assert pages[0] == "index.html"
     assert len(pages) == 4
@@ -72,15 +72,15 @@ def test_the_outside_project_s_tests_pass(tmp_path: Path) -> None:
 def test_failing_tests_show_the_report(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmatmill_schedules = 0\n")
     (tmp_path / "test_it.py").write_text(FAILING)
-    code, said = _pytest(tmp_path)
+    code, text = _pytest(tmp_path)
     assert code == 1
-    assert "3 failed, 1 passed, 1 error" in said
+    assert "3 failed, 1 passed, 1 error" in text
     titles = ("ERROR at setup of test_marker", "_ test_race _", "_ test_wrong_result _", "_ test_order _")
-    marker, race, wrong, order = (said.index(title) for title in titles)
-    assert "marker emulate: got speed; wanted keywords of races, initcheck" in said[marker:race]
-    assert "HazardError: kernel race: got 1 error" in said[race:wrong]
-    assert "kernel.cu:4  x[threadIdx.x] = s[63 - threadIdx.x];" in said[race:wrong]
-    assert "Captured matmill call" not in said[race:wrong]
-    assert "Captured matmill call" in said[wrong:order]
-    assert "race<<<grid (1, 1, 1), block (64, 1, 1), 0 B shared>>>: no hazards" in said[wrong:order]
-    assert "warning: order at last: last: 1 of 1 elements of x differ with the order of warps" in said[order:]
+    marker, race, wrong, order = (text.index(title) for title in titles)
+    assert "marker emulate: got speed; wanted keywords of races, initcheck" in text[marker:race]
+    assert "HazardError: kernel race: got 1 error" in text[race:wrong]
+    assert "kernel.cu:4  x[threadIdx.x] = s[63 - threadIdx.x];" in text[race:wrong]
+    assert "Captured matmill call" not in text[race:wrong]
+    assert "Captured matmill call" in text[wrong:order]
+    assert "race<<<grid (1, 1, 1), block (64, 1, 1), 0 B shared>>>: no hazards" in text[wrong:order]
+    assert "warning: order at last: last: 1 of 1 elements of x differ with the order of warps" in text[order:]

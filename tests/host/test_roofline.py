@@ -40,9 +40,9 @@ sizes = st.integers(1, 4096)
 
 
 def test_the_balance_points_of_s2() -> None:
-    found = balance(T4)
+    result = balance(T4)
     wanted = {"hmma/dram": 224, "ffma/dram": 33, "hmma/l2": 38, "hmma/shared": 13}
-    assert {name: int(found[name] or 0) for name in wanted} == wanted
+    assert {name: int(result[name] or 0) for name in wanted} == wanted
     assert {figure.source for figure in T4.levels.values()} == {"measured by S2"}
     assert (T4.peaks["hmma"].sheet, T4.levels["dram"].sheet, T4.levels["l2"].sheet) == (65e12, 320e9, None)
     assert T4.peaks["dfma"].source == "data sheet"
@@ -84,30 +84,30 @@ def test_every_bound_is_named(tile: Tile, rate: float, bound: str) -> None:
 
 @given(sizes, sizes, st.sampled_from([1, 2, 4, 8]))
 def test_intensity_is_that_of_the_bytes_of_one_step(rows: int, columns: int, itemsize: int) -> None:
-    found = intensity(rows, columns, itemsize)
-    assert found == pytest.approx(2 * rows * columns / (rows * itemsize + columns * itemsize))
-    assert found == intensity(columns, rows, itemsize)
-    assert found <= min(rows, columns) * 2 / itemsize
+    result = intensity(rows, columns, itemsize)
+    assert result == pytest.approx(2 * rows * columns / (rows * itemsize + columns * itemsize))
+    assert result == intensity(columns, rows, itemsize)
+    assert result <= min(rows, columns) * 2 / itemsize
 
 
 @given(sizes, sizes, st.floats(0, 1), st.sampled_from(["t4", "h200", "k40"]))
 def test_a_tile_reaches_what_its_slowest_level_gives(rows: int, columns: int, rate: float, name: str) -> None:
     made = roofs(get(name))
-    found = tile_bound(Tile(rows, columns, 8, rows, columns), 4, made, "ffma", rate)
-    assert 0 < found.flops_per_s <= made.peaks["ffma"].value
-    met = {"dram": found.block, "l2": found.block, "shared": found.warp or 0}
-    enough = all(met[level] >= need * (1 - 1e-12) for level, need in found.needs.items() if need is not None)
-    assert enough == found.bound.startswith("compute") or found.flops_per_s == pytest.approx(made.peaks["ffma"].value)
+    result = tile_bound(Tile(rows, columns, 8, rows, columns), 4, made, "ffma", rate)
+    assert 0 < result.flops_per_s <= made.peaks["ffma"].value
+    met = {"dram": result.block, "l2": result.block, "shared": result.warp or 0}
+    enough = all(met[level] >= need * (1 - 1e-12) for level, need in result.needs.items() if need is not None)
+    assert enough == result.bound.startswith("compute") or result.flops_per_s == pytest.approx(made.peaks["ffma"].value)
 
 
 @pytest.mark.parametrize("name", ARCHES)
 def test_without_a_measurement_l2_is_not_known(name: str) -> None:
     made = roofs(get(name))
-    found = balance(made)
-    assert set(found) == {f"{peak}/{level}" for peak in PEAKS for level in LEVELS}
+    result = balance(made)
+    assert set(result) == {f"{peak}/{level}" for peak in PEAKS for level in LEVELS}
     known = name == "t4"
-    assert all((found[f"{peak}/l2"] is not None) == known for peak in made.peaks)
-    assert all(found[f"{peak}/dram"] is None for peak in PEAKS if peak not in made.peaks)
+    assert all((result[f"{peak}/l2"] is not None) == known for peak in made.peaks)
+    assert all(result[f"{peak}/dram"] is None for peak in PEAKS if peak not in made.peaks)
     assert (mean_bandwidth(made, 0.5) is not None) == known
     assert mean_bandwidth(made, 0.0) == made.levels["dram"].value
     assert (tile_bound(Tile(64, 64, 8), 4, made, "ffma", 0.5).cautious_block is not None) == known

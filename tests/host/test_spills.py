@@ -71,8 +71,8 @@ def test_short_and_thin_products_do_not_spill(dtype: DType) -> None:
     ):
         kernel = choose(problem, H200).kernel
         if kernel.entry in {"short_k", "thin"}:
-            found = resources(generate(kernel, dtype), H200.target)
-            assert found.spill_stores <= most, (str(problem), str(kernel.config))
+            result = resources(generate(kernel, dtype), H200.target)
+            assert result.spill_stores <= most, (str(problem), str(kernel.config))
 
 
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
@@ -93,8 +93,8 @@ def test_sums_do_not_spill(name: str) -> None:
     ):
         for problem in (asked, replace(asked, y=None)):
             kernel = choose_transpose_add(problem, H200).kernel
-            found = resources(generate(kernel, dtype), H200.target)
-            assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
+            result = resources(generate(kernel, dtype), H200.target)
+            assert (result.spill_stores, result.stack) == (0, 0), (str(problem), kernel.config)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -106,12 +106,12 @@ def test_no_chunk_of_a_slim_matrix_spills(name: str, short: int) -> None:
         configs = slim_space(problem, H200)
         assert configs
         for config in configs:
-            found = resources(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target)
+            result = resources(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target)
             # One register where two chunks are loaded ahead: three blocks that spill it take 0.86 of the time of what
             # came before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
             most = 4 if config["AHEAD"] > 1 else 0
-            assert found.spill_stores <= most, (str(problem), config)
-            assert found.stack <= 2 * most
+            assert result.spill_stores <= most, (str(problem), config)
+            assert result.stack <= 2 * most
 
 
 #: Strides of 1024 x 1024 matrices and the bytes that their lines are aligned to: packed either way, and odd starts.
@@ -135,13 +135,13 @@ def test_no_tile_of_16_bit_products_spills(
     problem = Gemm(1024, 1024, 1024, F16, a_strides=a[0], b_strides=b[0], a_align=a[1], b_align=b[1])
     for config in hgemm_space(problem, arch):
         if config["SPLIT_K"] == 1:  # one binary serves all
-            made = resources(generate(HGEMM.with_config(config), F16), arch.target)
-            assert made.spill_stores == 0, str(config)
+            result = resources(generate(HGEMM.with_config(config), F16), arch.target)
+            assert result.spill_stores == 0, str(config)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_no_epilogue_spills(activation: str) -> None:
     problem = Gemm(64, 64, 64, F64, epilogue=Epilogue("row", activation=activation))
     for launch in SPLITK_REDUCE:
-        made = resources(generate(launch.of_problem(problem), F64), H200.target)
-        assert (made.spill_stores, made.stack) == (0, 0), str(launch.config)
+        result = resources(generate(launch.of_problem(problem), F64), H200.target)
+        assert (result.spill_stores, result.stack) == (0, 0), str(launch.config)

@@ -80,8 +80,8 @@ def test_the_driver_is_called_as_it_wants_to_be() -> None:
     driver = HostDriver()
     e, f, c = numbers((3, 700), F32), numbers((700, 2), F32, 1), numbers((3, 2), F32, 2)
     device = OnGPU(driver)  # type: ignore[arg-type]  # stands in for the GPU
-    found = stream_inner(device, plan_for(e, f, 10_000), STEPS, e, f, c=c, beta=1)
-    assert np.array_equal(found, exact(e, f) + c)
+    result = stream_inner(device, plan_for(e, f, 10_000), STEPS, e, f, c=c, beta=1)
+    assert np.array_equal(result, exact(e, f) + c)
     assert driver.live == {}
     assert driver.objects == set()
     assert device.free_bytes() == 12345

@@ -34,8 +34,8 @@ def test_files_are_read_or_copied(
     monkeypatch.setattr(os, "preadv", preadv)
     files = len(list(DESCRIPTORS.iterdir()))
     e, f = stored(numbers((5, 2000), dtype), how, tmp_path), stored(numbers((2000, 3), dtype, 1), how, tmp_path)
-    found = streamed(e, f)
-    assert np.array_equal(found, exact(e, f).astype(dtype.numpy))
+    result = streamed(e, f)
+    assert np.array_equal(result, exact(e, f).astype(dtype.numpy))
     # One of the two is in one run per chunk, whatever a run must have.
     assert preadv.called
     del e, f
@@ -66,11 +66,11 @@ def test_memory_on_the_host_is_bounded(tmp_path: Path) -> None:
     e[:] = 1
     device = LazyDevice()
     tracemalloc.start()
-    found = streamed(e, e.T, device, budget=budget)
+    result = streamed(e, e.T, device, budget=budget)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert np.array_equal(found, np.full((4, 4), shape[1]))
-    assert device.most_pinned <= budget + 2 * found.nbytes
+    assert np.array_equal(result, np.full((4, 4), shape[1]))
+    assert device.most_pinned <= budget + 2 * result.nbytes
     # The stand-in keeps the device's buffers on the host too, and its product makes copies of one chunk.
     assert most < 3 * budget + MIB < e.nbytes
 
@@ -103,9 +103,9 @@ def test_a_file_cut_short_is_an_error_and_not_the_end(how: str, file: Path, monk
     device = LazyDevice()
     with pytest.raises(TruncatedFileError) as raised:
         streamed(e, numbers((20_000, 2), F32), device, progress=_half(file))
-    said = str(raised.value)
-    assert said.startswith(f"e: got {file} with {whole // 2} bytes; wanted the ")
-    assert whole // 2 < int(said.partition("wanted the ")[2].partition(" ")[0]) <= whole
+    text = str(raised.value)
+    assert text.startswith(f"e: got {file} with {whole // 2} bytes; wanted the ")
+    assert whole // 2 < int(text.partition("wanted the ")[2].partition(" ")[0]) <= whole
     assert isinstance(raised.value, OSError)
     assert device.rests()
 

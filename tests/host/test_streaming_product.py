@@ -31,9 +31,9 @@ def test_every_order_and_chunk_gives_the_product(
     m, n, k = sizes
     e, f = stored(numbers((m, k), dtype), ways[0]), stored(numbers((k, n), dtype, 1), ways[1])
     with mock.patch.object(sources, "_PIECE", 500), mock.patch.object(sources, "_BLOCK", 100):
-        found = streamed(e, f, LazyDevice(seed), budget=budget)
-    assert found.dtype == dtype.numpy
-    assert np.array_equal(found, exact(e, f).astype(dtype.numpy))
+        result = streamed(e, f, LazyDevice(seed), budget=budget)
+    assert result.dtype == dtype.numpy
+    assert np.array_equal(result, exact(e, f).astype(dtype.numpy))
 
 
 @pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
@@ -41,8 +41,8 @@ def test_every_order_and_chunk_gives_the_product(
 def test_gram_matrices_travel_once(how: str, dtype: DType) -> None:
     e = stored(numbers((7, 800), dtype), how)
     done: list[tuple[int, int]] = []
-    found = streamed(e, e.T, progress=lambda *at: done.append(at))
-    assert np.array_equal(found, exact(e, e.T).astype(dtype.numpy))
+    result = streamed(e, e.T, progress=lambda *at: done.append(at))
+    assert np.array_equal(result, exact(e, e.T).astype(dtype.numpy))
     assert done[-1] == (e.nbytes, e.nbytes)
 
 
@@ -63,8 +63,8 @@ def test_c_and_the_scalars() -> None:
 def test_nothing_to_compute_asks_nothing_of_the_device(m: int, n: int) -> None:
     device = LazyDevice()
     plan = StreamPlan(m, n, 100, F32, gram=False, e_along_k=True, f_along_k=True, length=32)
-    found = stream_inner(device, plan, STEPS, np.ones((m, 100), np.float32), np.ones((100, n), np.float32))
-    assert found.shape == (m, n)
+    result = stream_inner(device, plan, STEPS, np.ones((m, 100), np.float32), np.ones((100, n), np.float32))
+    assert result.shape == (m, n)
     assert device.calls == []
 
 

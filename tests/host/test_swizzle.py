@@ -65,14 +65,14 @@ def test_no_two_elements_meet_and_none_leaves(
     ]
     for name in names:
         try:
-            made = layout(rows, columns, dtype, name)
+            result = layout(rows, columns, dtype, name)
         except ArgumentError:
             assume(name == str(swizzle))
             continue
-        offsets = made.offsets()
+        offsets = result.offsets()
         assert len(np.unique(offsets)) == rows * columns
-        assert 0 <= offsets.min() <= offsets.max() < made.bytes // dtype.itemsize
-        assert made.name == name
+        assert 0 <= offsets.min() <= offsets.max() < result.bytes // dtype.itemsize
+        assert result.name == name
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
@@ -80,12 +80,12 @@ def test_no_two_elements_meet_and_none_leaves(
 def test_hardware_modes_are_their_byte_swizzles_over_panels(mode: str, dtype: DType) -> None:
     span, numbers = MODES[mode]
     size = dtype.itemsize
-    made = layout(24, 3 * span // size, dtype, mode)
+    result = layout(24, 3 * span // size, dtype, mode)
     swizzle = Swizzle(*numbers)
-    for row, column in ((0, 0), (5, 7 % made.columns), (23, made.columns - 1), (9, span // size)):
+    for row, column in ((0, 0), (5, 7 % result.columns), (23, result.columns - 1), (9, span // size)):
         byte = column * size
         plain = byte // span * 24 * span + row * span + byte % span
-        assert int(made.offset(np.array(row), np.array(column))) * size == swizzle(plain)
+        assert int(result.offset(np.array(row), np.array(column))) * size == swizzle(plain)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_hardware_modes_are_their_byte_swizzles_over_panels(mode: str, dtype: DT
 def test_wavefronts_of_one_access(  # noqa: PLR0917 — a case's columns
     shape: tuple[int, int], dtype: DType, access: str, name: str, ideal: int, actual: int
 ) -> None:
-    found = cost(layout(*shape, dtype, name), access)
-    assert (int(found.ideal[found.worst]), int(found.actual[found.worst])) == (ideal, actual)
-    assert found.conflicts == int((found.actual - found.ideal).sum())
+    result = cost(layout(*shape, dtype, name), access)
+    assert (int(result.ideal[result.worst]), int(result.actual[result.worst])) == (ideal, actual)
+    assert result.conflicts == int((result.actual - result.ideal).sum())
 
 
 @pytest.mark.parametrize("access", ACCESSES)
@@ -154,13 +154,13 @@ def test_what_the_search_finds_has_no_conflicts_and_fewer_bits_have(
         requests(rows, columns, dtype, access)
     except ArgumentError:
         assume(False)  # noqa: FBT003 — Hypothesis's own signature
-    found = search(rows, columns, dtype, access)
-    if found is not None:
-        priced = cost(layout(rows, columns, dtype, found.name), access)
+    result = search(rows, columns, dtype, access)
+    if result is not None:
+        priced = cost(layout(rows, columns, dtype, result.name), access)
         assert priced.conflicts == 0
-        assert (found.swizzle.bits == 0) == (cost(Layout(rows, columns, dtype), access).conflicts == 0)
+        assert (result.swizzle.bits == 0) == (cost(Layout(rows, columns, dtype), access).conflicts == 0)
         base, shift = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
-        bits = found.swizzle.bits - 1
+        bits = result.swizzle.bits - 1
         if bits > 0 and shift >= bits:
             try:
                 smaller = cost(layout(rows, columns, dtype, f"{bits},{base},{shift}"), access)
@@ -181,10 +181,10 @@ def test_the_search_s_order() -> None:
         (64, 64, F16, "row"): ("none", 0),
     }
     for (rows, columns, dtype, access), (name, pad) in names.items():
-        found, padded = search(rows, columns, dtype, access), smallest_pad(rows, columns, dtype, access)
-        assert found is not None
+        result, padded = search(rows, columns, dtype, access), smallest_pad(rows, columns, dtype, access)
+        assert result is not None
         assert padded is not None
-        assert (found.name, padded.pad) == (name, pad)
+        assert (result.name, padded.pad) == (name, pad)
     # Of 34 bytes per row only neighbours can change places, which stay in their word.
     assert search(32, 34, I8, "column") is None
 
@@ -203,8 +203,8 @@ def test_words_tell_where_elements_lie() -> None:
 
 
 def test_touched_words_are_those_of_the_access() -> None:
-    made = layout(64, 64, F16, "3,3,3")
-    wanted = touched(made, "ldmatrix", 0)
+    result = layout(64, 64, F16, "3,3,3")
+    wanted = touched(result, "ldmatrix", 0)
     assert wanted.sum() == 32 * 4
     assert wanted.sum(axis=0).tolist() == [4] * 32
     assert touched(layout(64, 64, F16), "column", 0).sum(axis=0).tolist() == [32] + [0] * 31
@@ -245,10 +245,10 @@ def test_layouts_that_are_none(rows: int, columns: int, name: str, words: str | 
     [("2,0,2", "ldmatrix"), ("1,2,5", "vec16"), ("pad:1", "vec16"), ("pad:4", "ldmatrix"), ("2,2,-4", "vec16")],
 )
 def test_vectors_must_stay_together(name: str, access: str) -> None:
-    made = layout(64, 64, F16, name)
+    result = layout(64, 64, F16, name)
     with pytest.raises(ArgumentError, match=r"keeps 16 bytes \(8 elements of a row\) together .* base of 3 or more"):
-        addresses(made, requests(64, 64, F16, access))
-    assert cost(made, "row").actual.min() >= 1
+        addresses(result, requests(64, 64, F16, access))
+    assert cost(result, "row").actual.min() >= 1
 
 
 def test_matrices_that_no_access_can_be_cut_from() -> None:

@@ -167,11 +167,11 @@ def test_altered_bits_are_another_map_or_refused(tensor: TensorMap, flipped: lis
     for bit in flipped:
         number ^= 1 << bit
     try:
-        found = decode(number.to_bytes(128, "little"), "A")
+        result = decode(number.to_bytes(128, "little"), "A")
     except (ArgumentError, EmulationError):
         assert flipped
     else:
-        assert decode(encode(found, found.pointer.address), "A") == found
+        assert decode(encode(result, result.pointer.address), "A") == result
 
 
 @pytest.mark.parametrize(

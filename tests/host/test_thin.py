@@ -52,9 +52,9 @@ def test_every_configuration_is_legal(size: tuple[int, int, int], dtype: str, ar
     target = ARCHES[arch.name]  # type: ignore[attr-defined] # an Arch: pytest's ids take objects
     for align in (16, ALL[dtype].itemsize):
         problem = Gemm(*size, dtype=ALL[dtype], a_align=align, b_align=align)
-        found = space(problem, target)
-        assert found
-        for config in found:
+        result = space(problem, target)
+        assert result
+        for config in result:
             assert THIN.with_config(config).why_not(problem, target) is None
             assert config["BK"] % batch(config) == 0
             chunks = -(-problem.k // config["BK"])
@@ -81,9 +81,9 @@ def _config(problem: Gemm) -> Config:
     ],
 )
 def test_what_it_does_not_take_is_refused_in_words(changed: dict[str, object], reason: str) -> None:
-    found = THIN.with_config(_config(ROW)).why_not(replace(ROW, **changed), H200)  # type: ignore[arg-type]
-    assert found is not None
-    assert reason in found
+    result = THIN.with_config(_config(ROW)).why_not(replace(ROW, **changed), H200)  # type: ignore[arg-type]
+    assert result is not None
+    assert reason in result
 
 
 def test_a_precision_of_tensor_cores_is_refused_once() -> None:

@@ -45,9 +45,9 @@ class Wrapper(torch.Tensor):  # type: ignore[misc] # see above
     @staticmethod
     def __new__(cls: Any, inside: Any) -> Any:
         """Make one without memory, as torch wants wrappers."""
-        made = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype)
-        made.inside = inside
-        return made
+        result = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype)
+        result.inside = inside
+        return result
 
     @classmethod
     def __torch_dispatch__(cls, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -160,10 +160,10 @@ def _version(x: Any) -> int:
 
 def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Exception], ...]:
     """Return errors of which a call raises one, the first where the order is told; none where it works."""
-    found = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
+    result = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
     if home == "torch" and out is not None and any(state.recorded for state in kinds):
-        found.append(ArgumentError)
-    errors = tuple(error for error in found if error is not None)
+        result.append(ArgumentError)
+    errors = tuple(error for error in result if error is not None)
     return errors[:1] if home == "core" else errors
 
 
@@ -358,8 +358,8 @@ def test_functionalized_functions(name: str) -> None:
     """They have tensors without memory; torch takes none of its own differentiable functions there."""
     with pytest.raises(ArgumentError, match=r"matmill\.torch"):
         torch.func.functionalize(getattr(matmill, name))(*_data(name))
-    found = torch.func.functionalize(getattr(torch.ops.matmill, name))(*_data(name))
-    assert torch.equal(found, REFERENCES[name](*_data(name)))
+    result = torch.func.functionalize(getattr(torch.ops.matmill, name))(*_data(name))
+    assert torch.equal(result, REFERENCES[name](*_data(name)))
 
 
 def test_graphs_of_torch_fx_are_refused() -> None:

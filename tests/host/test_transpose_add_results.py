@@ -90,10 +90,10 @@ def test_what_is_slower_than_others_is_said_beyond_noise_alone() -> None:
         f"64x64 float32: {EAGER} takes 90.9% of our time (median)",
         f"64x64 float32: {COMPILED} takes 75.0% of our time (graph)",
     ]
-    said = summary(entries(_record("shapes", near, far)))
-    assert said[0] == "2 of 2 equal eager torch's to the bit."
-    assert not any("Of a copy's bandwidth" in sentence for sentence in said)  # none is long enough
-    assert "Slower than others by more than noise" in said[-1]
+    text = summary(entries(_record("shapes", near, far)))
+    assert text[0] == "2 of 2 equal eager torch's to the bit."
+    assert not any("Of a copy's bandwidth" in sentence for sentence in text)  # none is long enough
+    assert "Slower than others by more than noise" in text[-1]
 
 
 def test_results_in_one_layout_are_compared_besides() -> None:
@@ -106,8 +106,8 @@ def test_results_in_one_layout_are_compared_besides() -> None:
         "1000x8 float32 as x: 50.0% of our time (median)",
         "1000x8 float32 as y: 95.0% of our time (graph)",
     ]
-    said = summary(entries(_record("shapes", tall)))
-    assert any("both results in one layout: 1000x8 float32 as x" in sentence for sentence in said)
+    text = summary(entries(_record("shapes", tall)))
+    assert any("both results in one layout: 1000x8 float32 as x" in sentence for sentence in text)
 
 
 def test_a_wrong_result_stands_out() -> None:

@@ -8,7 +8,7 @@ from matmill.bench.libraries import triton_tile
 
 
 def test_its_parameters_say_nothing_that_tritons_compiler_does_not_know() -> None:
-    said = {p.name: p.annotation for p in inspect.signature(triton_tile._source).parameters.values()}
-    constants = {name for name, annotation in said.items() if annotation == "tl.constexpr"}
+    text = {p.name: p.annotation for p in inspect.signature(triton_tile._source).parameters.values()}
+    constants = {name for name, annotation in text.items() if annotation == "tl.constexpr"}
     assert constants == {"WIDE", "ROWS", "COLUMNS"}
-    assert {annotation for name, annotation in said.items() if name not in constants} == {inspect.Parameter.empty}
+    assert {annotation for name, annotation in text.items() if name not in constants} == {inspect.Parameter.empty}

@@ -21,12 +21,12 @@ def _files(wing: str) -> list[Path]:
         if name != wing and set(other["suffixes"]) & set(row["suffixes"])
         for folder in other["folders"]
     ]
-    found = []
+    result = []
     for folder in row["folders"]:
         inside = [other for other in others if other != ROOT / folder and other.is_relative_to(ROOT / folder)]
         paths = (path for suffix in row["suffixes"] for path in sorted((ROOT / folder).rglob(f"*{suffix}")))
-        found += [path for path in paths if not any(path.is_relative_to(other) for other in inside)]
-    return found
+        result += [path for path in paths if not any(path.is_relative_to(other) for other in inside)]
+    return result
 
 
 def _lines(path: Path) -> int:

@@ -253,9 +253,9 @@ def test_every_retired_word_has_one_in_the_glossary() -> None:
 
 
 def test_the_glossary_is_in_order_and_whole() -> None:
-    found = terms()
-    assert list(found) == sorted(found, key=lambda term: term.replace("`", "").lower())
-    for term, cells in found.items():
+    result = terms()
+    assert list(result) == sorted(result, key=lambda term: term.replace("`", "").lower())
+    for term, cells in result.items():
         assert len(cells) == 2, term
         meaning, source = cells
         assert meaning.endswith("."), term

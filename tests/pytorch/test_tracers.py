@@ -33,5 +33,5 @@ def test_functions_are_operators_in_torchscript() -> None:
     d = torch.jit.script(_all_functions)(x, w, b)
     expected = _all_functions(x, w, b)
     assert torch.allclose(d, expected)
-    (found,), (wanted,) = (torch.autograd.grad(one.sum(), w) for one in (d, expected))
-    assert torch.allclose(found, wanted)
+    (result,), (wanted,) = (torch.autograd.grad(one.sum(), w) for one in (d, expected))
+    assert torch.allclose(result, wanted)

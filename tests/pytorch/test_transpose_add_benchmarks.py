@@ -82,21 +82,21 @@ def _compare(
 def test_matrices_are_views_of_longer_rows_and_random(dtype: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensors, "DEVICE", "cpu")
-        made = TransposeAddMatrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
+        result = TransposeAddMatrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
         again = TransposeAddMatrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
-    assert made.x.shape == (2, 30, 20)
-    assert made.x.stride() == (30 * 23, 23, 1)
-    assert made.y.stride() == (20 * 31, 31, 1)
-    assert made.out.is_contiguous()
-    assert made.same(made.x, again.x)
-    assert len(made.x.unique()) > 100
-    made.poison()
-    assert not made.same(made.out, made.y)
-    wrong = made.y.clone()
+    assert result.x.shape == (2, 30, 20)
+    assert result.x.stride() == (30 * 23, 23, 1)
+    assert result.y.stride() == (20 * 31, 31, 1)
+    assert result.out.is_contiguous()
+    assert result.same(result.x, again.x)
+    assert len(result.x.unique()) > 100
+    result.poison()
+    assert not result.same(result.out, result.y)
+    wrong = result.y.clone()
     wrong[-1, -1, -1] += 1
-    assert made.same(made.y.clone(), made.y)
-    assert not made.same(wrong, made.y)
-    assert not made.same(made.y[0], made.y)
+    assert result.same(result.y.clone(), result.y)
+    assert not result.same(wrong, result.y)
+    assert not result.same(result.y[0], result.y)
 
 
 @pytest.mark.parametrize(
@@ -109,42 +109,44 @@ def test_matrices_are_views_of_longer_rows_and_random(dtype: Any) -> None:
     ids=str,
 )
 def test_every_library_is_interleaved_with_copies(shape: Shape, gpu: SumGPU) -> None:
-    found = _compare(gpu, shape)
-    assert Shape.restored(found["shape"]) == shape
-    assert found["bytes"] == 3 * shape.batch * shape.m * shape.n * shape.dtype.itemsize
-    rows = {row["name"]: row for row in found["rows"]}
+    result = _compare(gpu, shape)
+    assert Shape.restored(result["shape"]) == shape
+    assert result["bytes"] == 3 * shape.batch * shape.m * shape.n * shape.dtype.itemsize
+    rows = {row["name"]: row for row in result["rows"]}
     assert list(rows) == [OURS, OURS_AS_X, EAGER, COMPILED, COMPILED_AS_Y]
     as_x = tuple(torch.empty(shape.batch, shape.m, shape.n).squeeze(0).transpose(-2, -1).stride())
     assert [tuple(row["strides"]) == as_x for row in rows.values()] == [False, True, True, True, False]
     assert all(row["same"] and row["median"] == MILLISECONDS / 1e3 for row in rows.values())
     assert all(row["graph"] > 0 and row["plain"] > 0 for row in rows.values())  # it is a short one
-    assert found["copy_bytes_per_s"] == dict.fromkeys((COPY_NAME, TORCH_COPY), 8192 / (MILLISECONDS / 1000.0))
-    assert found["configs"]
-    assert found["predicted_seconds"] > 0
-    assert json.loads(json.dumps(found)) == found
+    assert result["copy_bytes_per_s"] == dict.fromkeys((COPY_NAME, TORCH_COPY), 8192 / (MILLISECONDS / 1000.0))
+    assert result["configs"]
+    assert result["predicted_seconds"] > 0
+    assert json.loads(json.dumps(result)) == result
     assert gpu.live == {}
 
 
 def test_a_result_that_differs_from_eager_torch_s_is_seen(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "transpose_add", lambda x, y, out: torch.sub(y, x.t(), out=out))
-    found = _compare(gpu, Shape("odd", 33, 21, F32))
-    assert [row["same"] for row in found["rows"]] == [False, False, True, True, True]
-    assert not entries({"sums": [found]})[0].ok
+    result = _compare(gpu, Shape("odd", 33, 21, F32))
+    assert [row["same"] for row in result["rows"]] == [False, False, True, True, True]
+    assert not entries({"sums": [result]})[0].ok
 
 
 def test_what_cannot_be_compiled_is_left_out_and_said(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape("odd", 33, 21, F32)
-    found = _compare(gpu, shape, everything=True, compile_until=0)
-    assert [row["name"] for row in found["rows"]][:3] == [OURS, OURS_AS_X, EAGER]
-    assert f"{TUNED}: left out, no time to compile" in found["absent"]
+    result = _compare(gpu, shape, everything=True, compile_until=0)
+    assert [row["name"] for row in result["rows"]][:3] == [OURS, OURS_AS_X, EAGER]
+    assert f"{TUNED}: left out, no time to compile" in result["absent"]
 
     def refuses(_function: object, **options: object) -> object:
         raise RuntimeError(f"no compiler for {options['dynamic']}\nat all")
 
     monkeypatch.setattr(torch, "compile", refuses)
-    found = _compare(gpu, shape)
-    assert [row["name"] for row in found["rows"]] == [OURS, OURS_AS_X, EAGER]
-    assert found["absent"] == [f"not compared with {name}: no compiler for False" for name in (COMPILED, COMPILED_AS_Y)]
+    result = _compare(gpu, shape)
+    assert [row["name"] for row in result["rows"]] == [OURS, OURS_AS_X, EAGER]
+    assert result["absent"] == [
+        f"not compared with {name}: no compiler for False" for name in (COMPILED, COMPILED_AS_Y)
+    ]
 
 
 def test_without_eager_torch_there_is_nothing_to_compare_with(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +160,9 @@ def test_without_eager_torch_there_is_nothing_to_compare_with(gpu: SumGPU, monke
 
 def test_the_host_s_cost_is_told_for_every_way(gpu: SumGPU) -> None:
     assert gpu.live == {}
-    found = host_costs(1)
-    assert [one["dtype"] for one in found] == ["float32", "bfloat16"]
-    for one in found:
+    result = host_costs(1)
+    assert [one["dtype"] for one in result] == ["float32", "bfloat16"]
+    for one in result:
         assert {OURS, "x.t() + y"} < set(one["seconds"])
         assert all(0 < seconds < 1 for seconds in one["seconds"].values())
 
@@ -182,10 +184,10 @@ def test_the_script_writes_records_that_the_page_shows(
     for name, group in {CASE.kind: (case,), "shapes": few}.items():
         monkeypatch.setitem(shapes.GROUPS, name, group)
     assert run_script(monkeypatch, "compare.py", "transpose_add", "--out", tmp_path, "--limit", 2) == 0
-    said = capsys.readouterr().out
-    assert "article: 1 of 1 shapes on h200" in said
-    assert "shapes: 2 of 2 shapes on h200" in said
-    assert "host, 64x64 bfloat16: matmill.transpose_add" in said
+    text = capsys.readouterr().out
+    assert "article: 1 of 1 shapes on h200" in text
+    assert "shapes: 2 of 2 shapes on h200" in text
+    assert "host, 64x64 bfloat16: matmill.transpose_add" in text
     records = recorded_comparisons(tmp_path)
     assert [(record["record"], record["group"], len(record["sums"])) for record in records.values()] == [
         (FORMAT.kind, "article", 1),
@@ -264,24 +266,24 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     gpu: Any = search_gpu
     path = tmp_path / "search.jsonl"
     assert SEARCH.left([shape], path, 5, {"date": "today"}) == [shape]
-    found = candidates(problem_of(shape), get("h200"))
+    result = candidates(problem_of(shape), get("h200"))
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:
         tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)
         with SEARCH.trials(tools) as make:
-            line = SEARCH.measure(tools, make, shape, found)
+            line = SEARCH.measure(tools, make, shape, result)
             append(path, line)
             gpu.wrong = "transpose_add"
-            wrong = SEARCH.measure(tools, make, shape, found)
-    assert len(line["rows"]) == len(found) > 5
-    assert [row["predicted"] for row in line["rows"]] == [one.predicted for one in found]
+            wrong = SEARCH.measure(tools, make, shape, result)
+    assert len(line["rows"]) == len(result) > 5
+    assert [row["predicted"] for row in line["rows"]] == [one.predicted for one in result]
     assert {row["config"].get("SHIFTED") for row in line["rows"]} >= {0, 1}
     assert line["wrong"] == []
     assert all(row["seconds"] == MILLISECONDS / 1e3 and row["rounds"] == 2 for row in line["rows"])
     assert wrong["wrong"]
     assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
     (back,) = read([path, path])
-    assert back.configs == tuple(one.kernel.config for one in found)
-    assert back.seconds == (MILLISECONDS / 1e3,) * len(found)
+    assert back.configs == tuple(one.kernel.config for one in result)
+    assert back.seconds == (MILLISECONDS / 1e3,) * len(result)
     # The problem is made from the shape, and a model must see in it what is to be seen of the tensors.
     assert turns.space(back.problem, get("h200")) == turns.space(_of_tensors(shape), get("h200"))
     assert SEARCH.left([shape, CASE], path, 5, {}) == [CASE]
@@ -307,14 +309,14 @@ def _of_tensors(shape: Shape) -> Geam:
 def test_a_record_is_read_as_what_was_searched(tmp_path: Path, shape: Shape) -> None:
     path = tmp_path / "search.jsonl"
     SEARCH.left([], path, 5, {})
-    found = candidates(_of_tensors(shape), get("h200"))
-    rows = [{"config": named(one.kernel.config), "seconds": float(index)} for index, one in enumerate(found)]
+    result = candidates(_of_tensors(shape), get("h200"))
+    rows = [{"config": named(one.kernel.config), "seconds": float(index)} for index, one in enumerate(result)]
     append(path, {"shape": shape.record(), "rows": rows, EAGER: 1.0})
     (back,) = read([path])
     assert back.problem == _of_tensors(shape)
     assert (
         dict(zip(back.configs, back.seconds, strict=True)).items()
-        <= {one.kernel.config: float(index) for index, one in enumerate(found)}.items()
+        <= {one.kernel.config: float(index) for index, one in enumerate(result)}.items()
     )
     assert set(back.configs) >= set(turns.space(back.problem, get("h200")))
 
@@ -331,11 +333,11 @@ def test_the_search_goes_on_where_it_stopped(
     assert run_script(monkeypatch, "search.py", "transpose_add", *arguments, "--limit", 1) == 0
     assert "1 of 1 shapes" in capsys.readouterr().out
     assert run_script(monkeypatch, "search.py", "transpose_add", *arguments) == 0
-    said = capsys.readouterr().out
-    assert "1 of 1 shapes" in said
-    assert "chosen/best 1.000" in said
-    found = [(one.problem.n, one.problem.m, one.problem.dtype) for one in read([path])]
-    assert found == [(shape.m, shape.n, shape.dtype) for shape in small]
+    text = capsys.readouterr().out
+    assert "1 of 1 shapes" in text
+    assert "chosen/best 1.000" in text
+    result = [(one.problem.n, one.problem.m, one.problem.dtype) for one in read([path])]
+    assert result == [(shape.m, shape.n, shape.dtype) for shape in small]
 
 
 def test_launches_prepared_beforehand_are_what_is_timed(search_gpu: SearchGPU) -> None:

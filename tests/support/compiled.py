@@ -88,8 +88,8 @@ def prune(kernels: Path, most: int) -> None:
     files = []
     for path in DiskCache(kernels)._own():
         with suppress(OSError):  # another run deletes it at this moment
-            found = path.stat()
-            files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+            result = path.stat()
+            files.append((max(result.st_atime, result.st_mtime), result.st_size, path))
     files.sort(reverse=True)
     total = 0
     for _, size, path in files:

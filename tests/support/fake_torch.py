@@ -91,8 +91,8 @@ def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """Return ``a @ b`` in the type of ``a``, summed in float32 at least."""
     wide = np.result_type(np.float32, np.float64) if a.dtype == np.float64 else np.dtype(np.float32)
     with np.errstate(over="ignore"):
-        found: NDArray[Any] = (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
-    return found
+        result: NDArray[Any] = (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
+    return result
 
 
 class Generator:
@@ -176,5 +176,5 @@ def stand_in() -> ModuleType:
         graph=_stream,
         Event=Event,
     )
-    made: ModuleType = torch
-    return made
+    result: ModuleType = torch
+    return result

@@ -32,8 +32,8 @@ def read_attributes(config: int) -> dict[int, int]:
     Each takes 72 bytes, the value behind 4 bytes of padding.
     """
     attributes, count = (ctypes.c_uint64 * 2).from_address(config + 40)
-    found = [(ctypes.c_uint * 3).from_address(attributes + 72 * i) for i in range(count & 0xFFFFFFFF)]
-    return {numbers[0]: numbers[2] for numbers in found}
+    result = [(ctypes.c_uint * 3).from_address(attributes + 72 * i) for i in range(count & 0xFFFFFFFF)]
+    return {numbers[0]: numbers[2] for numbers in result}
 
 
 def _read(place: int, like: Argument) -> Argument:
@@ -43,5 +43,5 @@ def _read(place: int, like: Argument) -> Argument:
         return decode(ctypes.string_at(place, TensorMap.NBYTES), like.pointer.name)
     if isinstance(like, Pointer):
         return Pointer(like.name, ctypes.c_uint64.from_address(place).value)
-    found: np.generic = np.frombuffer(ctypes.string_at(place, like.itemsize), like.dtype)[0]
-    return found
+    result: np.generic = np.frombuffer(ctypes.string_at(place, like.itemsize), like.dtype)[0]
+    return result

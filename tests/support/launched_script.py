@@ -40,10 +40,10 @@ class Buffer:
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return what it holds, damaged where the GPU is to be wrong."""
-        found = self._array.view(dtype).reshape(shape).copy()
+        result = self._array.view(dtype).reshape(shape).copy()
         if self._gpu.damage is not None:
-            self._gpu.damage(found)
-        return found
+            self._gpu.damage(result)
+        return result
 
 
 class ScriptGPU:

@@ -90,5 +90,5 @@ def per_thread(code: str, *inputs: Array, out: DTypeLike, outs: int = 1) -> Arra
     for n, name in enumerate(results):
         lines.append(f"mad.lo.u64 at, i, {dtype.itemsize}, out{n}; st.global.b{8 * dtype.itemsize} [at], {name};")
     launch(entry("\n".join(lines), list(arrays)), arrays, grid=(blocks, 1, 1), block=(BLOCK, 1, 1))
-    found = np.stack([arrays[f"out{n}"][:count] for n in range(outs)])
-    return found if outs > 1 else found[0]
+    result = np.stack([arrays[f"out{n}"][:count] for n in range(outs)])
+    return result if outs > 1 else result[0]

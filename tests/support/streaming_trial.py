@@ -21,8 +21,8 @@ WAYS = ["rows", "columns", "wide", "backwards", "sparse"]
 
 def numbers(shape: tuple[int, int], dtype: DType, seed: int = 0) -> Array:
     """Return whole numbers so small that their sums are exact."""
-    found: Array = np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(dtype.numpy)
-    return found
+    result: Array = np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(dtype.numpy)
+    return result
 
 
 def stored(values: Array, how: str, folder: Path | None = None) -> Array:

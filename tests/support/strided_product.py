@@ -173,8 +173,8 @@ class StridedProduct(Strided[Gemm]):
         """
         if not self.untouched():
             return np.inf
-        found, limit = self.expected()
+        result, limit = self.expected()
         if kernel is not None and kernel.config.get("ACC16", 0):
             a, b = (np.abs(self.arrays[name]).astype(np.float64) for name in "AB")
             limit = limit + abs(self.alpha) * float16_sums(a @ b, self.shape[2])
-        return reference.excess(self.arrays["D"], found, limit)
+        return reference.excess(self.arrays["D"], result, limit)

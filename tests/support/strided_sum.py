@@ -106,10 +106,10 @@ class StridedSum(Strided[Geam]):
 
     def excess(self, kernel: Kernel[Geam] | None = None) -> float:  # noqa: ARG002 — sums are exact in any kernel
         """Return 0 where every bit is what it must be, else infinity."""
-        found = self.d.tobytes()
+        result = self.d.tobytes()
         right = self.untouched()
         self.restore()  # Y may be D
-        return 0.0 if right and found == self.expected().tobytes() else np.inf
+        return 0.0 if right and result == self.expected().tobytes() else np.inf
 
 
 def check(trial: StridedSum) -> Report:

@@ -86,8 +86,8 @@ class Trial:
     def c(self) -> Array:
         """C, or D where there is none."""
         (c,) = self.product.arrays.get("C", self.product.arrays["D"])
-        found: Array = c
-        return found
+        result: Array = c
+        return result
 
     def source(self, entry: str = "") -> Source:
         """Return the kernel's source for this problem, or that of the launch whose entry point is ``entry``."""

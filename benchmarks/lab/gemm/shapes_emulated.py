@@ -192,5 +192,5 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> ND
 
 def _work_tiles(kernel: Kernel[Gemm], problem: Gemm, arch: Arch) -> int:
     """Return work tiles, or blocks where a kernel has no tiles of D."""
-    found = waves(kernel, problem, arch)
-    return found.tiles if found else prod(kernel.geometry(problem, kernel.config).grid)
+    result = waves(kernel, problem, arch)
+    return result.tiles if result else prod(kernel.geometry(problem, kernel.config).grid)

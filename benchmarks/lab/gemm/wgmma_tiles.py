@@ -36,8 +36,8 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """Return the problems of records. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    found = [_of_tiles(record) if "layout" in record else shapes.found(record, WGMMA) for record in records]
-    timed = [one for one in found if one.configs]
+    result = [_of_tiles(record) if "layout" in record else shapes.found(record, WGMMA) for record in records]
+    timed = [one for one in result if one.configs]
     return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]
 
 

@@ -79,9 +79,9 @@ def products(matrices: InnerMatrices, stream: StreamHandle) -> tuple[list[Librar
     }
     if "cupy" in installed() and kind.name != BFLOAT:  # which CuPy does not have
         makers["CuPy matmul"] = lambda: _cupy(e, f)
-    found, absent = tried(makers, stream)
-    needed(found, absent, OURS, LIBRARY)
-    return found, absent
+    result, absent = tried(makers, stream)
+    needed(result, absent, OURS, LIBRARY)
+    return result, absent
 
 
 def _cupy(e: Any, f: Any) -> CupyProduct:
@@ -96,8 +96,8 @@ def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seco
     """
     matrices = InnerMatrices(problem, seed)
     with CleanClock(runs.gpu, reading.run) as clock:
-        made, absent = products(matrices, clock.stream)
-        competitors = [Competitor(one.name, one.run) for one in made]
+        result, absent = products(matrices, clock.stream)
+        competitors = [Competitor(one.name, one.run) for one in result]
         competitors.append(Competitor(READ_NAME, reading.run))
         if problem.least_bytes <= reading.nbytes:
             competitors.append(Competitor(ALONE, reading.of(problem.least_bytes)))
@@ -105,7 +105,7 @@ def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seco
     medians = {competitor.name: timing.median for competitor, timing in zip(competitors, timings, strict=True)}
     read = {"read_bytes_per_s": reading.nbytes / medians[READ_NAME], "read_seconds": medians.get(ALONE)}
     rows = []
-    for one, timing in zip(made, timings, strict=False):
+    for one, timing in zip(result, timings, strict=False):
         errors = matrices.errors(one.result())
         rows.append({"name": one.name, "version": one.version, **asdict(errors), **asdict(timing)})
     return {**_known(problem, runs.arch), **read, "rows": rows, "absent": absent}
@@ -177,15 +177,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _shown(record: Mapping[str, Any]) -> Shown:
-    group, found = GROUPS[record["group"]], entries(record)
-    made = rows_of(group, found)
+    group, result = GROUPS[record["group"]], entries(record)
+    made = rows_of(group, result)
     remarks = slower(made)
     if not group.small:
-        for entry in sorted(found, key=lambda entry: entry.floor_share())[:_TOLD]:
+        for entry in sorted(result, key=lambda entry: entry.floor_share())[:_TOLD]:
             shares = f"{entry.read_share():.1%} of reading, {entry.fma_share():.1%} of FMAs"
             config = entry.record["config"]
             remarks.append(f"  {said(entry)}: {shares}, {LIBRARY}/ours {entry.speedup():.2f}; {config}")
-    return Shown(group.title, HEADINGS, [cells(one) for one in made], remarks, all(entry.ok for entry in found))
+    return Shown(group.title, HEADINGS, [cells(one) for one in made], remarks, all(entry.ok for entry in result))
 
 
 COMPARISON: Comparison[Gemm] = Comparison(

@@ -40,35 +40,35 @@ def fit_grid(seed: int) -> list[Gemm]:
     last 32 are small products of 1e8 to 3e8 elements: each element type with both layouts and both kinds of k, twice.
     """
     draw = random.Random(seed)  # noqa: S311 — shapes, not secrets
-    types, found = list(ALL.values()), list[Gemm]()
+    types, result = list(ALL.values()), list[Gemm]()
     index = 0
-    while len(found) < _FITTED:
+    while len(result) < _FITTED:
         m, n = _SIDES[index * 7 % len(_SIDES)]
         dtype, exponent = types[index % 4], _EXPONENTS[index // 4 % len(_EXPONENTS)]
         layout = (*LAYOUTS, GRAM)[draw.randrange(3)]
         k = round(10 ** (exponent + draw.uniform(-0.3, 0.3)))
         made = _product((m, n), _rounded(k, odd=draw.random() < 0.4), dtype, layout)
-        if made not in found:
-            found.append(made)
+        if made not in result:
+            result.append(made)
         index += 1
     for index, (dtype, layout, odd) in enumerate(2 * [*product(types, LAYOUTS, (False, True))]):
         m, n = _NARROW[index % len(_NARROW)]
         k = _rounded(round(draw.uniform(_FEW, _MANY)) // (m + n), odd=odd)
-        found.append(_product((m, n), k, dtype, layout))
-    return found
+        result.append(_product((m, n), k, dtype, layout))
+    return result
 
 
 def judge_grid(seed: int, others: Sequence[Gemm] = ()) -> list[Gemm]:
     """Return 200 random products, none of ``others``: k log-uniform, m and n more often small than large."""
     draw = random.Random(f"judge {seed}")  # noqa: S311 — shapes, not secrets
-    types, found = list(ALL.values()), list[Gemm]()
-    while len(found) < JUDGES:
+    types, result = list(ALL.values()), list[Gemm]()
+    while len(result) < JUDGES:
         m, n = (draw.randint(1, 32 if draw.random() < 0.7 else 128) for _ in range(2))
         k = _rounded(round(10 ** draw.uniform(4, 9)), odd=draw.random() < 0.5)
-        made = _product((m, n), k, types[len(found) % 4], draw.choice((*LAYOUTS, *LAYOUTS, GRAM)))
-        if made not in found and made not in others:
-            found.append(made)
-    return found
+        made = _product((m, n), k, types[len(result) % 4], draw.choice((*LAYOUTS, *LAYOUTS, GRAM)))
+        if made not in result and made not in others:
+            result.append(made)
+    return result
 
 
 def _product(sides: tuple[int, int], k: int, dtype: DType, layout: str) -> Gemm:

@@ -40,13 +40,13 @@ def _gram(m: int, elements: int, dtype: DType) -> Gemm:
 
 def _bandwidth() -> list[Gemm]:
     every = list(product(_DTYPES, LAYOUTS))
-    found = [_long(s, s, _LEAST, dtype, layout) for s in range(1, 17) for dtype, layout in every]
+    result = [_long(s, s, _LEAST, dtype, layout) for s in range(1, 17) for dtype, layout in every]
     rectangles = ((1, 16), (16, 1), (2, 7), (12, 5), (3, 16))
-    found += [_long(m, n, _LEAST, dtype, layout) for m, n in rectangles for dtype, layout in every]
+    result += [_long(m, n, _LEAST, dtype, layout) for m, n in rectangles for dtype, layout in every]
     odd = (2, 3, 5, 8, 13, 16)
-    found += [_long(s, s, _LEAST, dtype, layout, odd=True) for s in odd for dtype, layout in every]
-    found += [_long(s, s, _MORE, dtype, layout) for s in (1, 4, 16) for dtype, layout in every]
-    return found + [_gram(s, _LEAST, dtype) for s in (3, 8, 16) for dtype in _DTYPES]
+    result += [_long(s, s, _LEAST, dtype, layout, odd=True) for s in odd for dtype, layout in every]
+    result += [_long(s, s, _MORE, dtype, layout) for s in (1, 4, 16) for dtype, layout in every]
+    return result + [_gram(s, _LEAST, dtype) for s in (3, 8, 16) for dtype in _DTYPES]
 
 
 def _cases() -> list[Gemm]:
@@ -57,19 +57,19 @@ def _cases() -> list[Gemm]:
 
 def _fma() -> list[Gemm]:
     sides = (17, 20, 24, 28, 32, 40, 48, 56, 64, 65, 80, 96, 100, 112, 127, 128)
-    found = [_long(s, s, _WIDE, dtype, layout) for s in sides for dtype in _DTYPES for layout in LAYOUTS]
+    result = [_long(s, s, _WIDE, dtype, layout) for s in sides for dtype in _DTYPES for layout in LAYOUTS]
     slabs = ((1, 128), (128, 2), (17, 100), (128, 32))
-    found += [_long(m, n, _WIDE, dtype, LAYOUTS[i % 2]) for i, (m, n) in enumerate(slabs) for dtype in _DTYPES]
-    return found + [_gram(s, _WIDE, dtype) for s in (24, 64, 128) for dtype in _DTYPES]
+    result += [_long(m, n, _WIDE, dtype, LAYOUTS[i % 2]) for i, (m, n) in enumerate(slabs) for dtype in _DTYPES]
+    return result + [_gram(s, _WIDE, dtype) for s in (24, 64, 128) for dtype in _DTYPES]
 
 
 def _small() -> list[Gemm]:
     sides = ((1, 1), (2, 2), (3, 3), (5, 5), (8, 8), (16, 16), (17, 17), (32, 32), (65, 65), (128, 128), (3, 128))
     lengths = (10_000, 10_001, 100_000, 123_457, 1_000_000)
-    found = []
+    result = []
     for i, ((m, n), k, dtype) in enumerate(product(sides, lengths, _DTYPES)):
-        found.append(inner_product(m, n, k, dtype, LAYOUTS[i // 4 % 2]))
-    return found
+        result.append(inner_product(m, n, k, dtype, LAYOUTS[i // 4 % 2]))
+    return result
 
 
 GROUPS: dict[str, Group] = {

@@ -61,8 +61,8 @@ class InnerMatrices(Tensors):
         self.poison()
 
     def _uniform(self, count: int) -> Any:
-        made = self.torch.empty(count, dtype=self._dtype, device=tensors.DEVICE)
-        return made.uniform_(-1, 1, generator=self.generator)
+        result = self.torch.empty(count, dtype=self._dtype, device=tensors.DEVICE)
+        return result.uniform_(-1, 1, generator=self.generator)
 
     def operands(self, nbytes: int) -> GemmOperands:
         """Return the addresses of the matrices, with C = D, and of what these matrices keep from now on besides.

@@ -129,14 +129,14 @@ def share(group: Group, entry: Entry) -> float:
 
 def rows_of(group: Group, found: Sequence[Entry]) -> list[Row]:
     """Return one row for each element type, and where short products are timed in two ways, for each of those."""
-    made = []
+    result = []
     for dtype in ALL:
         some = [entry for entry in found if entry.record["problem"]["dtype"] == dtype]
         if some and group.small:
-            made += [_row(f"{dtype}, {_NAMES[way]}", group, some, way) for way in WAYS]
+            result += [_row(f"{dtype}, {_NAMES[way]}", group, some, way) for way in WAYS]
         elif some:
-            made.append(_row(dtype, group, some, MEDIAN))
-    return made
+            result.append(_row(dtype, group, some, MEDIAN))
+    return result
 
 
 _NAMES = dict(zip(WAYS, ("graph replay", "plain calls"), strict=True))

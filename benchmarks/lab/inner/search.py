@@ -79,18 +79,18 @@ def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
     Every third product of ``fit`` is searched exhaustively, the others in part. ``judge`` is gone through quickly, then
     exhaustively, every third product first.
     """
-    found = [
+    result = [
         Task(p, "fit", exhaustive=i % _EVERY == 0, share=0.0 if i % _EVERY == 0 else _SHARE) for i, p in enumerate(fit)
     ]
-    found += [Task(p, "judge", exhaustive=False) for p in judge]
-    return found + [Task(p, "judge", exhaustive=True) for first in range(_EVERY) for p in judge[first::_EVERY]]
+    result += [Task(p, "judge", exhaustive=False) for p in judge]
+    return result + [Task(p, "judge", exhaustive=True) for first in range(_EVERY) for p in judge[first::_EVERY]]
 
 
 def mma_tasks(fit: Sequence[Gemm], judge: Sequence[Gemm], arch: Arch) -> list[Task]:
     """Return :func:`tasks` of the products alone that tensor cores can multiply, of the fit grid mostly by those."""
-    found = [task for task in tasks(fit, judge) if any(config["MMA"] for config in space(task.problem, arch))]
+    result = [task for task in tasks(fit, judge) if any(config["MMA"] for config in space(task.problem, arch))]
     return [
-        replace(task, exhaustive=False, share=_MMA_SHARE, mma=True) if task.part == "fit" else task for task in found
+        replace(task, exhaustive=False, share=_MMA_SHARE, mma=True) if task.part == "fit" else task for task in result
     ]
 
 
@@ -199,16 +199,16 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
 
     With those configurations alone that are offered today, on :data:`~matmill.arch.DEFAULT`.
     """
-    found: dict[Gemm, Found[Gemm]] = {}
+    result: dict[Gemm, Found[Gemm]] = {}
     for path in paths:
         header, lines = KIND.read(path)
         for line in lines:
             one = _found(header, line)
-            known = found.get(one.problem)
+            known = result.get(one.problem)
             if known is None or one.exhaustive >= known.exhaustive:
                 # A product of the fit grid stays one, whoever else met it.
-                found[one.problem] = replace(one, part=known.part) if known is not None else one
-    return [one for every in found.values() if (one := _offered(every)).configs]
+                result[one.problem] = replace(one, part=known.part) if known is not None else one
+    return [one for every in result.values() if (one := _offered(every)).configs]
 
 
 def _offered(one: Found[Gemm]) -> Found[Gemm]:
@@ -223,8 +223,8 @@ def _found(header: dict[str, Any], line: dict[str, Any]) -> Found[Gemm]:
     configs, seconds = [], []
     for *values, median, _rounds in line["configs"]:
         named = dict(zip((*constants, *launch), values, strict=True))
-        made = Config.of(**{name: named[name] for name in constants})
-        configs.append(made.launched(**{name: named[name] for name in launch}))
+        result = Config.of(**{name: named[name] for name in constants})
+        configs.append(result.launched(**{name: named[name] for name in launch}))
         seconds.append(median)
     problem = restored(line["problem"])
     return Found(problem, line["part"], line["exhaustive"], tuple(configs), tuple(seconds), line[LIBRARY])

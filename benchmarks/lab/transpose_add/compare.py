@@ -83,12 +83,12 @@ def own(matrices: TransposeAddMatrices, dtype: DType) -> list[TorchSum]:
     """Return ``matmill.transpose_add`` into tensors that exist already: one with y's layout, and one with x's."""
     torch = matrices.torch
     as_x = torch.empty_like(matrices.x, memory_format=torch.contiguous_format).transpose(-2, -1)
-    found = []
+    result = []
     for name, out in ((OURS, matrices.out), (OURS_AS_X, as_x)):
         made = TorchSum(name, partial(transpose_add, out=out), matrices.x, matrices.y, dtype)
         made.version = "matmill"
-        found.append(made)
-    return found
+        result.append(made)
+    return result
 
 
 def compare(
@@ -181,7 +181,7 @@ def host_costs(seed: int) -> list[dict[str, Any]]:
     """Return seconds that the host spends on one call on small matrices: ours in every way, and torch's own."""
     torch: Any = importlib.import_module("torch")
     from_torch: Any = importlib.import_module("matmill.torch").transpose_add
-    found = []
+    result = []
     for name in ("float32", "bfloat16"):
         x, y = (
             torch.rand((_SMALL, _SMALL), device=tensors.DEVICE, generator=_seeded(torch, seed)).to(getattr(torch, name))
@@ -195,8 +195,8 @@ def host_costs(seed: int) -> list[dict[str, Any]]:
             "torch.ops.matmill.transpose_add": partial(torch.ops.matmill.transpose_add, x, y),
             "x.t() + y": partial(_eager, x, y),
         }
-        found.append({"dtype": name, "size": _SMALL, "seconds": host_seconds(ways, torch.cuda.synchronize)})
-    return found
+        result.append({"dtype": name, "size": _SMALL, "seconds": host_seconds(ways, torch.cuda.synchronize)})
+    return result
 
 
 def _eager(x: Any, y: Any) -> Any:
@@ -220,9 +220,9 @@ def _session(run: Run[Shape]) -> Iterator[Callable[[str, Shape], dict[str, Any]]
 
 
 def _shown(record: Mapping[str, Any]) -> Shown:
-    found, whole = entries(record), record["group"] == CASE.kind
+    result, whole = entries(record), record["group"] == CASE.kind
     remarks = []
-    for entry in found:
+    for entry in result:
         rates = ", ".join(f"{name} {rate / 1e12:.3f} TB/s" for name, rate in entry.record["copy_bytes_per_s"].items())
         absent = "".join(f"; {reason}" for reason in entry.record["absent"])
         remarks.append(f"  {entry.shape}: {rates}; {' and '.join(entry.record['configs'])}{absent}")
@@ -232,9 +232,9 @@ def _shown(record: Mapping[str, Any]) -> Shown:
     return Shown(
         title=record["group"],
         headings=LIBRARY_HEADINGS if whole else HEADINGS,
-        rows=[row for entry in found for row in (library_cells(entry) if whole else [cells(entry)])],
-        remarks=[*remarks, *summary(found)],
-        right=all(entry.ok for entry in found),
+        rows=[row for entry in result for row in (library_cells(entry) if whole else [cells(entry)])],
+        remarks=[*remarks, *summary(result)],
+        right=all(entry.ok for entry in result),
     )
 
 

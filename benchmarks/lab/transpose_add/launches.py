@@ -89,9 +89,9 @@ class Case:
         operands = []
         for name, layout, address in zip("XYD", self.layouts, addresses, strict=True):
             view = layout.view(np.empty(layout.length(self.shape), self.dtype.numpy), self.shape)
-            found = inspect(view.swapaxes(1, 2) if name == "X" else view, name)
+            result = inspect(view.swapaxes(1, 2) if name == "X" else view, name)
             start = address + layout.before * self.dtype.itemsize
-            operands.append(found._replace(device=("cuda", 0), address=start))
+            operands.append(result._replace(device=("cuda", 0), address=start))
         x, y, d = operands
         stages = lower_transpose(x, None if self.y is None else y, d, alpha=self.factors[0] if self.y is None else None)
         return [
@@ -122,8 +122,8 @@ class Case:
                     gpu.launch(binary, launched)
                 entries[kernel.entry] = None
             gpu.synchronize()
-            found = self.d.view(to_d.download(d.shape, kind), self.shape)
-        wrong = int(np.count_nonzero(_bits(found) != _bits(self._expected(x, y))))
+            result = self.d.view(to_d.download(d.shape, kind), self.shape)
+        wrong = int(np.count_nonzero(_bits(result) != _bits(self._expected(x, y))))
         ways = "".join("-" if layout is None else "cr"[not layout.crossed] for layout in (self.x, self.y))
         sizes = "x".join(map(str, self.shape))
         line = f"{self.name:10} {', '.join(entries):15} {sizes:12} {self.dtype.name:8} {ways} {self.factors}"

@@ -125,27 +125,27 @@ LIBRARY_HEADINGS = ("", "version", "time", "TB/s", "of a copy", "time / ours", "
 
 def summary(found: Sequence[Entry]) -> list[str]:
     """Return what all shapes together say, in sentences."""
-    said = [f"{sum(entry.ok for entry in found)} of {len(found)} equal eager torch's to the bit."]
+    text = [f"{sum(entry.ok for entry in found)} of {len(found)} equal eager torch's to the bit."]
     long = sorted((entry for entry in found if entry.record["bytes"] >= LONG), key=Entry.share)
     if long:
         middle = median(entry.share() for entry in long)
-        said.append(
+        text.append(
             f"Of a copy's bandwidth, where at least {units.quantity(LONG, 'B')} move: {units.percent(middle)} in the "
             f"median, {units.percent(long[0].share())} at the least ({long[0].shape})."
         )
     for name in (EAGER, COMPILED):
         ratios = [ratio for entry in found if (ratio := entry.ratio(name)) is not None]
         if ratios:
-            said.append(
+            text.append(
                 f"{name} takes {median(ratios):.2f} times our time in the median, {min(ratios):.2f} at the least."
             )
     slower = [line for entry in found for line in entry.slower()]
     if slower:
-        said.append("Slower than others by more than noise: " + "; ".join(slower) + ".")
+        text.append("Slower than others by more than noise: " + "; ".join(slower) + ".")
     alike = [line for entry in found for line in entry.slower_alike()]
     if alike:
-        said.append(f"Slower than {COMPILED} by more than noise, both results in one layout: " + "; ".join(alike) + ".")
-    return said
+        text.append(f"Slower than {COMPILED} by more than noise, both results in one layout: " + "; ".join(alike) + ".")
+    return text
 
 
 def recorded_comparisons(folder: Path) -> dict[str, dict[str, Any]]:
@@ -172,12 +172,12 @@ def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _section(record: Mapping[str, Any]) -> str:
     """Return one comparison as Markdown."""
-    found = entries(record)
-    parts = [f"x {found[0].shape}:\n"] if record["group"] == CASE.kind else []
+    result = entries(record)
+    parts = [f"x {result[0].shape}:\n"] if record["group"] == CASE.kind else []
     if record["group"] == CASE.kind:
-        parts += [markdown(list(LIBRARY_HEADINGS), library_cells(entry)) for entry in found]
+        parts += [markdown(list(LIBRARY_HEADINGS), library_cells(entry)) for entry in result]
     else:
-        parts += [markdown(list(HEADINGS), [cells(entry) for entry in found]), " ".join(summary(found)) + "\n"]
+        parts += [markdown(list(HEADINGS), [cells(entry) for entry in result]), " ".join(summary(result)) + "\n"]
     if record.get("host"):
         headings = ["", *(f"{one['size']}x{one['size']} {one['dtype']}" for one in record["host"])]
         ways = list(record["host"][0]["seconds"])

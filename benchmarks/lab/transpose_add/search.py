@@ -64,11 +64,11 @@ def grid() -> list[Shape]:
     Last come rows with a pitch, and batches.
     """
     sizes = product(reversed(_SIZES), _ODD, ELEMENTWISE.values())
-    found = [Shape("grid", m + odd, n + odd, dtype) for (m, n), odd, dtype in sizes if odd * dtype.itemsize < 16]
+    result = [Shape("grid", m + odd, n + odd, dtype) for (m, n), odd, dtype in sizes if odd * dtype.itemsize < 16]
     (rows, columns), pads = _PITCHED, product(_PADS, ELEMENTWISE.values())
-    found += [Shape("grid", rows, columns, dtype, x_pad=x_pad, y_pad=y_pad) for (x_pad, y_pad), dtype in pads]
+    result += [Shape("grid", rows, columns, dtype, x_pad=x_pad, y_pad=y_pad) for (x_pad, y_pad), dtype in pads]
     count, m, n = _BATCHED
-    return [CASE, *found, *(Shape("grid", m, n, dtype, batch=count) for dtype in ELEMENTWISE.values())]
+    return [CASE, *result, *(Shape("grid", m, n, dtype, batch=count) for dtype in ELEMENTWISE.values())]
 
 
 def slim_grid() -> list[Shape]:
@@ -76,12 +76,12 @@ def slim_grid() -> list[Shape]:
 
     Long sides are alternately of whole vectors and not.
     """
-    found = []
+    result = []
     for (side, short), (index, dtype) in product(enumerate(_SLIM), enumerate(ELEMENTWISE.values())):
         long, odd = _SLIM_ELEMENTS // short // 64 * 64, (side + index) % 2
-        found += [Shape("slim", m, n, dtype) for m, n in ((short, long + odd), (long + 1 - odd, short))]
+        result += [Shape("slim", m, n, dtype) for m, n in ((short, long + odd), (long + 1 - odd, short))]
     batches = product(_SMALL, ELEMENTWISE.values())
-    return [*found, *(Shape("small", m, n, dtype, batch=_SLIM_ELEMENTS // (m * n)) for (m, n), dtype in batches)]
+    return [*result, *(Shape("small", m, n, dtype, batch=_SLIM_ELEMENTS // (m * n)) for (m, n), dtype in batches)]
 
 
 def problem_of(shape: Shape) -> Geam:
@@ -103,18 +103,18 @@ def _operand(shape: Shape, rows: int, columns: int, pad: int) -> Operand:
 
 def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     """Return every legal configuration, the chosen one first, and the tiles whose vectors never shift."""
-    found = [
+    result = [
         Candidate(kernel, one.explain(problem, kernel.config, arch).seconds)
         for one in TRANSPOSE_ADD_KERNELS
         for kernel in one.legal(problem, arch)
     ]
-    known = {candidate.kernel.config for candidate in found}
-    found.sort(key=lambda candidate: candidate.predicted)
+    known = {candidate.kernel.config for candidate in result}
+    result.sort(key=lambda candidate: candidate.predicted)
     for config in tiles(problem, arch, layout(problem, shifted=False)):
         kernel = TRANSPOSE_ADD.with_config(config)
         if config not in known and kernel.why_not(problem, arch) is None:
-            found.append(Candidate(kernel, cost.explain(problem, config, arch).seconds))
-    return found
+            result.append(Candidate(kernel, cost.explain(problem, config, arch).seconds))
+    return result
 
 
 def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
@@ -209,8 +209,8 @@ def read(paths: Sequence[Path]) -> list[Found[Geam]]:
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none.
     """
     lines = {KIND.key(line): line for path in paths for line in KIND.read(path)[1]}
-    found = (_found(line, _PARTS[index % len(_PARTS)]) for index, line in enumerate(lines.values()))
-    return [one for one in found if one is not None]
+    result = (_found(line, _PARTS[index % len(_PARTS)]) for index, line in enumerate(lines.values()))
+    return [one for one in result if one is not None]
 
 
 def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:

@@ -77,15 +77,15 @@ def candidates(
             if reason is not None:
                 ruled_out[f"{kernel.entry} ({config})"] = reason
                 continue
-            made = entry.explain(problem, config, arch)
+            prediction = entry.explain(problem, config, arch)
             legal.append(
                 Candidate(
                     kernel,
-                    made.seconds,
-                    call_seconds(kernel, problem, made.seconds),
-                    made.bound,
-                    _terms(made),
-                    made.pace,
+                    prediction.seconds,
+                    call_seconds(kernel, problem, prediction.seconds),
+                    prediction.bound,
+                    _terms(prediction),
+                    prediction.pace,
                     waves(kernel, problem, arch),
                     kernel.workspace(problem),
                     kernel.count_launches(problem),
@@ -94,9 +94,9 @@ def candidates(
     return sorted(legal, key=lambda one: (one.call_seconds, one.seconds)), ruled_out
 
 
-def _terms(made: Prediction) -> dict[str, float]:
+def _terms(prediction: Prediction) -> dict[str, float]:
     """Keep the terms that a model has: some are infinite where nothing is computed."""
-    return {name: value for name, value in made.terms.items() if math.isfinite(value)}
+    return {name: value for name, value in prediction.terms.items() if math.isfinite(value)}
 
 
 def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None:
@@ -113,9 +113,9 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
     tiles, blocks = kernel.work_tiles(problem, config)
     slots = arch.sms // blocks
     rounds = ceil_div(tiles, slots)
-    made = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
+    computable = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
     # The blocks of a cluster that have slices of one tile's k compute it together.
-    useful = problem.batch * problem.m * problem.n * slices(config) * config.get("CLUSTER_K", 1) / made
+    useful = problem.batch * problem.m * problem.n * slices(config) * config.get("CLUSTER_K", 1) / computable
     return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful, blocks)
 
 
@@ -169,10 +169,10 @@ def label(config: Config) -> str:
     """
     if "BK" not in config:  # all of k
         return _of_all_k(config)
-    said = "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
+    text = "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
     cluster = config.get("CLUSTER_M", 1), config.get("CLUSTER_N", 1)
     parts = [
-        f"{said} pingpong" if config.get("PINGPONG") else said,
+        f"{text} pingpong" if config.get("PINGPONG") else text,
         f"{config['WARPS_M']}x{config['WARPS_N']} warps" if config.get("WARPS_M") else "",
         f"clusters of {cluster[0]}x{cluster[1]}" if cluster != (1, 1) else "",
         "exchanged" if config.get("EXCHANGED") else "",
@@ -198,5 +198,5 @@ def described(one: Candidate, chosen: Candidate) -> str:
         return label(one.config)
     if not same_kernel:
         return "its best"
-    own, other = ([*made.config.constants, *made.config.launch] for made in (one, chosen))
+    own, other = ([*candidate.config.constants, *candidate.config.launch] for candidate in (one, chosen))
     return " ".join(f"{name}={number}" for name, number in own if (name, number) not in other)

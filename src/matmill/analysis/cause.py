@@ -18,7 +18,7 @@ _CLOSE = 0.85
 _WASTED = 0.1
 
 
-def cause(made: Explanation) -> Reason:
+def cause(explanation: Explanation) -> Reason:
     """Return what costs most, in words that continue "because", and the seconds that it costs.
 
     >>> from matmill.analysis.explain import explain
@@ -28,16 +28,16 @@ def cause(made: Explanation) -> Reason:
     >>> cause(explain(odd, get("h200"))).words
     'rows of A do not start on 16 bytes and are repacked first'
     """
-    costly = [reason for reason in _causes(made) if reason.seconds >= _TELLS * made.chosen.call_seconds]
-    bound = Reason(f"{BOUNDS[made.chosen.bound]} bounds it", made.chosen.seconds)
-    if not costly or made.floor.seconds >= _CLOSE * made.chosen.call_seconds:
+    costly = [reason for reason in _causes(explanation) if reason.seconds >= _TELLS * explanation.chosen.call_seconds]
+    bound = Reason(f"{BOUNDS[explanation.chosen.bound]} bounds it", explanation.chosen.seconds)
+    if not costly or explanation.floor.seconds >= _CLOSE * explanation.chosen.call_seconds:
         return bound
     return max(costly, key=lambda reason: reason.seconds)
 
 
-def _causes(made: Explanation) -> Iterator[Reason]:
+def _causes(explanation: Explanation) -> Iterator[Reason]:
     """Yield all that costs time beside the work, with the seconds that each costs."""
-    chosen, problem = made.chosen, made.problem
+    chosen, problem = explanation.chosen, explanation.problem
     yield Reason("the GPU waits for the host", chosen.call_seconds - chosen.seconds)
     if not isinstance(problem, Gemm):
         return
@@ -55,7 +55,7 @@ def _causes(made: Explanation) -> Iterator[Reason]:
 def _unaligned(problem: Gemm, names: tuple[str, ...]) -> str:
     """Return the matrices that are repacked, and what is wrong with them."""
     aligns = {"A": problem.a_align, "B": problem.b_align}
-    said = " and ".join(names)
+    operands = " and ".join(names)
     if all(aligns[name] < VECTOR_BYTES for name in names):
-        return f"rows of {said} do not start on {VECTOR_BYTES} bytes and are"
-    return f"{said} {'is' if len(names) == 1 else 'are'} stored in no way that the kernel loads, and"
+        return f"rows of {operands} do not start on {VECTOR_BYTES} bytes and are"
+    return f"{operands} {'is' if len(names) == 1 else 'are'} stored in no way that the kernel loads, and"

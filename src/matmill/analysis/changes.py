@@ -64,23 +64,23 @@ def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
     ['Rows of A on 16 bytes (4096 elements apart instead of 4097)']
     """
     before = _of_call(choose(problem, arch), problem)
-    found: list[tuple[_Idea, float]] = []
+    faster: list[tuple[_Idea, float]] = []
     for idea in (*_aligned(problem), *_resized(problem), *_transposed(problem), *_typed(problem)):
         seconds = _seconds(idea.problem, arch)
         gains = seconds is not None and seconds <= (1 - LEAST_GAIN) * before
-        if seconds is not None and gains and not any(_instead(other, idea, time / seconds) for other, time in found):
-            found.append((idea, seconds))
-    made = [Change(idea.kind, idea.words, idea.problem, seconds, before) for idea, seconds in found]
-    return tuple(sorted(_types_joined(made), key=lambda change: change.seconds))
+        if seconds is not None and gains and not any(_instead(other, idea, time / seconds) for other, time in faster):
+            faster.append((idea, seconds))
+    result = [Change(idea.kind, idea.words, idea.problem, seconds, before) for idea, seconds in faster]
+    return tuple(sorted(_types_joined(result), key=lambda change: change.seconds))
 
 
-def _types_joined(made: list[Change]) -> list[Change]:
+def _types_joined(changes: list[Change]) -> list[Change]:
     """Return the changes, with one instead of two for types that take equally long."""
-    types = [change for change in made if change.kind == "dtype"]
+    types = [change for change in changes if change.kind == "dtype"]
     if len(types) != 2 or not isclose(types[0].seconds, types[1].seconds):
-        return made
+        return changes
     both = replace(types[0], words=f"{types[0].problem.dtype.name} or {types[1].words}")
-    return [both if change is types[0] else change for change in made if change is not types[1]]
+    return [both if change is types[0] else change for change in changes if change is not types[1]]
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,17 @@ def _stored(problem: Gemm, name: str, *, by_rows: bool, multiple: int = 1) -> Ge
     batch = problem.batch_strides["ABCD".index(name)] and pitch * count
     steps = [pitch] * (count > 1) + [batch] * (problem.batch > 1)
     size = _itemsize(problem, name)
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         f"{key}_strides": (pitch, 1) if by_rows else (1, pitch),
         f"{key}_batch": batch,
         f"{key}_align": lowest_bit(VECTOR_BYTES, steps, size),
     }
     if name != "D":
         start = max(VECTOR_BYTES, getattr(problem, f"{key}_start_align") or 0)
-        made[f"{key}_start_align"] = lowest_bit(start, [batch] * (problem.batch > 1), size)
+        fields[f"{key}_start_align"] = lowest_bit(start, [batch] * (problem.batch > 1), size)
     if problem.gram:
-        made |= {f"b{field[1:]}": value for field, value in made.items() if key == "a" and field != "a_strides"}
-    return replace(problem, **made)
+        fields |= {f"b{field[1:]}": value for field, value in fields.items() if key == "a" and field != "a_strides"}
+    return replace(problem, **fields)
 
 
 def _itemsize(problem: Gemm, name: str) -> int:
@@ -173,14 +173,14 @@ def _aligned(problem: Gemm) -> Iterator[_Idea]:
     for nbytes, matrices in ((VECTOR_BYTES, names), (_CACHE_LINE, straddling)):
         groups = (group for count in range(1, len(matrices) + 1) for group in combinations(matrices, count))
         for group in groups:
-            changed, said = problem, {}
+            changed, texts = problem, {}
             for name in group:
                 by_rows = _by_rows(problem, name)
                 changed = _stored(changed, name, by_rows=by_rows, multiple=nbytes // _itemsize(problem, name))
-                said[name] = _apart(problem, changed, name, by_rows=by_rows)
+                texts[name] = _apart(problem, changed, name, by_rows=by_rows)
             along = dict.fromkeys("rows" if _by_rows(problem, name) else "columns" for name in group)
-            alike = len(set(said.values())) == 1
-            how = said[group[0]] if alike else ", ".join(f"{name}: {one}" for name, one in said.items())
+            alike = len(set(texts.values())) == 1
+            how = texts[group[0]] if alike else ", ".join(f"{name}: {one}" for name, one in texts.items())
             words = f"{' and '.join(along).capitalize()} of {_listed(group)} on {nbytes} bytes ({how})"
             yield _Idea("alignment", words, changed, frozenset(group))
 

@@ -50,8 +50,8 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16
-    >>> found = explain(Gemm(4096, 4096, 4096, F16), get("h200"))
-    >>> found.chosen.kernel.entry, found.floor.bound, round(found.floor.seconds * 1e6)
+    >>> result = explain(Gemm(4096, 4096, 4096, F16), get("h200"))
+    >>> result.chosen.kernel.entry, result.floor.bound, round(result.floor.seconds * 1e6)
     ('wgmma_gemm', 'compute: tensor cores', 139)
     """
     if isinstance(problem, Gemm):

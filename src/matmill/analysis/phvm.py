@@ -114,18 +114,18 @@ def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
     >>> parameters("a100").resident_threads
     221184
     """
-    found = PARAMETERS.get(arch.lower())
-    if found is None:
+    entry = PARAMETERS.get(arch.lower())
+    if entry is None:
         raise ArgumentError(
             argument=argument,
             got=f"{arch!r}, whose latencies the model has no measured values for",
             wanted=f"one of {', '.join(PARAMETERS)}",
             fix="Name one of these, or measure that GPU with `matmill probe`: the model needs sigma_g and sigma_s.",
         )
-    return found
+    return entry
 
 
-def of_measured(arch: Arch, found: Measured, utilization: float = 1.0) -> PhvmParameters:
+def of_measured(arch: Arch, device: Measured, utilization: float = 1.0) -> PhvmParameters:
     """Return the parameters of an arch that was probed.
 
     A probe has no kernel of the paper to take u_SM from, so it is given: ``utilization``, above 0 and at most 1. Raises
@@ -136,10 +136,10 @@ def of_measured(arch: Arch, found: Measured, utilization: float = 1.0) -> PhvmPa
             sm_num=arch.sms,
             threads_per_sm=arch.threads_per_sm,
             cores=arch.fp32_lanes,
-            sigma_add=found.sigma_add,
-            sigma_mul=found.sigma_mul,
-            sigma_g=found.sigma_g,
-            sigma_s=found.sigma_s,
+            sigma_add=device.sigma_add,
+            sigma_mul=device.sigma_mul,
+            sigma_g=device.sigma_g,
+            sigma_s=device.sigma_s,
             u_sm=1.0,
         ),
         utilization,
@@ -181,8 +181,8 @@ def predict(  # noqa: PLR0917 — the order is that of the field: problem, then 
     :class:`~matmill.errors.ArgumentError` for a size below 1 or beyond 64 bits,
     :class:`~matmill.errors.UnknownNameError` for a reading that is not there.
 
-    >>> made = predict(PARAMETERS["a100"], 5, 5, 30_000_000, 864, 256)
-    >>> made.case, f"{made.cycles:.4g}"
+    >>> result = predict(PARAMETERS["a100"], 5, 5, 30_000_000, 864, 256)
+    >>> result.case, f"{result.cycles:.4g}"
     (2, '4.355e+08')
     """
     for name, value in (("m", m), ("n", n), ("k", k), ("gs", gs), ("bs", bs)):
@@ -211,8 +211,8 @@ def predictions(
 def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected") -> Prediction:
     """Return the feasible (GS, BS) with the fewest predicted cycles; of equal ones, that with the fewest blocks.
 
-    >>> found = best(PARAMETERS["a100"], 5, 5, 30_000_000)
-    >>> found.gs, found.bs
+    >>> result = best(PARAMETERS["a100"], 5, 5, 30_000_000)
+    >>> result.gs, result.bs
     (864, 256)
     >>> best(PARAMETERS["a100"], 5, 5, 30_000_000, reading="printed").bs
     1024

@@ -136,29 +136,29 @@ class TileBound:
     flops_per_s: float
 
 
-def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
+def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
     """Return all that is known of ``arch``: as ``matmill probe`` measured it, else as S2 did, else by the data sheet.
 
     >>> from matmill.arch import get
-    >>> made = roofs(get("t4"))
-    >>> made.levels["dram"]
+    >>> result = roofs(get("t4"))
+    >>> result.levels["dram"]
     Figure(value=220000000000.0, source='measured by S2', sheet=320000000000.0)
     """
     sheet_peaks = {"ffma": arch.fp32_flops, "dfma": arch.fp64_flops}
     sheet_peaks |= {name: arch.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in arch.matrix_flops}
     theirs = S2_T4 if arch.name == "t4" else {}
     ours: dict[str, float] = {}
-    said = ""
-    if found is not None:
-        said = f"matmill probe, {found.date}"
-        ours = {"ffma": found.fma_flops, "dfma": found.fma64_flops, "dram": found.read_bytes_per_s}
-        ours |= {"l2": found.l2_bytes_per_s, "shared": found.shared_bytes_per_s}
-        ours |= {name: found.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in found.matrix_flops}
+    note = ""
+    if device is not None:
+        note = f"matmill probe, {device.date}"
+        ours = {"ffma": device.fma_flops, "dfma": device.fma64_flops, "dram": device.read_bytes_per_s}
+        ours |= {"l2": device.l2_bytes_per_s, "shared": device.shared_bytes_per_s}
+        ours |= {name: device.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in device.matrix_flops}
 
     def known(name: str, sheet: float | None, otherwise: Figure | None = None) -> Figure | None:
         if name in ours:
             # mma.sync does not reach the peak of tensor cores that have warpgroup instructions: the source says so.
-            return Figure(ours[name], f"{said}, mma.sync" if name in _MATRIX else said, sheet)
+            return Figure(ours[name], f"{note}, mma.sync" if name in _MATRIX else note, sheet)
         if name in theirs:
             return Figure(theirs[name], S2, sheet)
         return otherwise if sheet is None else Figure(sheet, SHEET, sheet)
@@ -176,24 +176,24 @@ def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
     )
 
 
-def balance(made: Roofs) -> dict[str, float | None]:
+def balance(roofs: Roofs) -> dict[str, float | None]:
     """Return FLOP/B at which each peak and each level meet, by ``peak/level``; None where one of both is not known.
 
     >>> from matmill.arch import get
-    >>> found = balance(roofs(get("t4")))
-    >>> [int(found[name]) for name in ("hmma/dram", "ffma/dram", "hmma/l2", "hmma/shared")]
+    >>> result = balance(roofs(get("t4")))
+    >>> [int(result[name]) for name in ("hmma/dram", "ffma/dram", "hmma/l2", "hmma/shared")]
     [224, 33, 38, 13]
     """
     return {
-        f"{peak}/{level}": made.peaks[peak].value / made.levels[level].value
-        if peak in made.peaks and level in made.levels
+        f"{peak}/{level}": roofs.peaks[peak].value / roofs.levels[level].value
+        if peak in roofs.peaks and level in roofs.levels
         else None
         for peak in PEAKS
         for level in LEVELS
     }
 
 
-def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
+def unit_for(roofs: Roofs, name: str, argument: str = "dtype") -> str:
     """Return the fastest units of a GPU for an element type (``tf32`` among them), as a key of :data:`PEAKS`.
 
     Raises :class:`~matmill.errors.ArgumentError` where it has none.
@@ -202,20 +202,20 @@ def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
     >>> unit_for(roofs(get("h200")), "float64"), unit_for(roofs(get("t4")), "float64")
     ('dmma', 'dfma')
     """
-    able = [peak for peak in PEAKS_BY_TYPE.get(name, ()) if peak in made.peaks]
+    able = [peak for peak in PEAKS_BY_TYPE.get(name, ()) if peak in roofs.peaks]
     if not able:
-        others = [other for other, peaks in PEAKS_BY_TYPE.items() if any(peak in made.peaks for peak in peaks)]
+        others = [other for other, peaks in PEAKS_BY_TYPE.items() if any(peak in roofs.peaks for peak in peaks)]
         raise ArgumentError(
             argument=argument,
-            got=f"{name!r}, for which the rate of the {made.arch.title} is not known",
+            got=f"{name!r}, for which the rate of the {roofs.arch.title} is not known",
             wanted=f"one of {', '.join(others)}",
             fix="Take another element type, or another GPU.",
         )
-    return max(able, key=lambda peak: made.peaks[peak].value)
+    return max(able, key=lambda peak: roofs.peaks[peak].value)
 
 
-def at_rates(problem: Gemm, made: Roofs, unit: str) -> AtRates:
-    """Return what a product takes at the rates of ``made``: every input read once from DRAM, every output written once.
+def at_rates(problem: Gemm, roofs: Roofs, unit: str) -> AtRates:
+    """Return what a product takes at the rates of ``roofs``: it reads each input and writes each output once.
 
     No bound where the rates are measured ones: a kernel may beat what a probe reached. See :mod:`.floor` for the bound.
 
@@ -226,8 +226,8 @@ def at_rates(problem: Gemm, made: Roofs, unit: str) -> AtRates:
     >>> at_rates(Gemm(m=5, n=5, k=30_000_000), h200, "ffma").bound
     'memory: DRAM'
     """
-    memory = problem.least_bytes / made.levels["dram"].value
-    compute = problem.flops / made.peaks[unit].value
+    memory = problem.least_bytes / roofs.levels["dram"].value
+    compute = problem.flops / roofs.peaks[unit].value
     seconds = max(memory, compute)
     bound = in_words(unit if compute >= memory else "dram")
     return AtRates(problem.flops / problem.least_bytes, bound, seconds, problem.flops / seconds)
@@ -242,17 +242,17 @@ def intensity(rows: int, columns: int, itemsize: int) -> float:
     return 2 * rows * columns / ((rows + columns) * itemsize)
 
 
-def mean_bandwidth(made: Roofs, hit_rate: float) -> float | None:
+def mean_bandwidth(roofs: Roofs, hit_rate: float) -> float | None:
     """Return S2's mean of both bandwidths, weighted by the L2 hit rate; None where that of L2 is not known.
 
     It is more than DRAM can sustain as soon as the misses alone ask more of it than it has: see :func:`tile_bound`.
     """
-    if "l2" not in made.levels:
-        return made.levels["dram"].value if hit_rate == 0 else None
-    return (1 - hit_rate) * made.levels["dram"].value + hit_rate * made.levels["l2"].value
+    if "l2" not in roofs.levels:
+        return roofs.levels["dram"].value if hit_rate == 0 else None
+    return (1 - hit_rate) * roofs.levels["dram"].value + hit_rate * roofs.levels["l2"].value
 
 
-def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: float) -> TileBound:
+def tile_bound(tile: Tile, itemsize: int, roofs: Roofs, unit: str, hit_rate: float) -> TileBound:
     """Return what keeps a tile shape from more, in the loop over k: the level that takes longest per operation.
 
     ``hit_rate`` is the share of a block's reads that L2 answers. Raises :class:`~matmill.errors.ArgumentError` for
@@ -260,8 +260,8 @@ def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: floa
 
     >>> from matmill.arch import get
     >>> t4 = roofs(get("t4"))
-    >>> found = tile_bound(Tile(256, 128, 64, 64, 64), 2, t4, "hmma", 0.5)
-    >>> found.bound, round(found.cautious_block, 1), round(found.cautious_warp, 2)
+    >>> result = tile_bound(Tile(256, 128, 64, 64, 64), 2, t4, "hmma", 0.5)
+    >>> result.bound, round(result.cautious_block, 1), round(result.cautious_warp, 2)
     ('memory: DRAM', 86.7, 17.75)
     >>> tile_bound(Tile(256, 256, 32, 64, 128), 2, t4, "hmma", 0.5).bound
     'compute: tensor cores'
@@ -272,28 +272,28 @@ def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: floa
         )
     block = intensity(tile.bm, tile.bn, itemsize)
     warp = intensity(tile.wm, tile.wn, itemsize) if tile.wm and tile.wn else None
-    peak = made.peaks[unit]
+    peak = roofs.peaks[unit]
     meets = {"dram": None if hit_rate == 1 else block / (1 - hit_rate), "l2": block, "shared": warp}
     attained = {
-        level: meeting * made.levels[level].value
+        level: meeting * roofs.levels[level].value
         for level, meeting in meets.items()
-        if meeting is not None and level in made.levels
+        if meeting is not None and level in roofs.levels
     }
     slowest = min(attained, key=attained.__getitem__, default=unit)
     rate = min(peak.value, attained.get(slowest, peak.value))
     shares = {"dram": 1 - hit_rate, "l2": 1.0, "shared": 1.0}
     needs = {
-        level: peak.value * shares[level] / made.levels[level].value if level in made.levels else None
+        level: peak.value * shares[level] / roofs.levels[level].value if level in roofs.levels else None
         for level in LEVELS
     }
-    mean = mean_bandwidth(made, hit_rate)
+    mean = mean_bandwidth(roofs, hit_rate)
     sheet = peak.sheet or peak.value
     return TileBound(
         block=block,
         warp=warp,
         needs=needs,
         cautious_block=None if mean is None else sheet / mean,
-        cautious_warp=sheet / made.levels["shared"].value,
+        cautious_warp=sheet / roofs.levels["shared"].value,
         bound=in_words(unit if rate >= peak.value else slowest),
         flops_per_s=rate,
     )

@@ -72,17 +72,17 @@ def runner_ups(legal: Sequence[Candidate], chosen: Candidate) -> tuple[RunnerUp,
 
 
 def _next_best(legal: Sequence[Candidate], chosen: Candidate) -> list[Candidate]:
-    found: list[Candidate] = []
+    ranked: list[Candidate] = []
 
     def best(fits: Callable[[Candidate], bool]) -> None:
-        found.extend(one for one in [next((one for one in own if fits(one)), None)] if one and one not in found)
+        ranked.extend(one for one in [next((one for one in own if fits(one)), None)] if one and one not in ranked)
 
     by_time = sorted(legal, key=lambda one: one.seconds)
     own = [one for one in by_time if one.kernel.entry == chosen.kernel.entry and one is not chosen]
     taken = {tile(chosen)}
     for one in own:
-        if tile(one) not in taken and len(found) < _TILES:
-            found.append(one)
+        if tile(one) not in taken and len(ranked) < _TILES:
+            ranked.append(one)
             taken.add(tile(one))
     same = tile(chosen)
     best(lambda one: tile(one) == same and exchanged(one) != exchanged(chosen))
@@ -92,7 +92,7 @@ def _next_best(legal: Sequence[Candidate], chosen: Candidate) -> list[Candidate]
     for one in by_time:
         if one.kernel.entry != chosen.kernel.entry:
             others.setdefault(one.kernel.entry, one)
-    return sorted([*found, *others.values()], key=lambda one: one.seconds)
+    return sorted([*ranked, *others.values()], key=lambda one: one.seconds)
 
 
 def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
@@ -107,7 +107,7 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
     if not other_kernel and "main_loop" in names:
         names.remove("compute")  # main loops and epilogues say more
     slowest = max((one.terms.get(name, 0.0) for name in _OVERLAPPED), default=0.0)
-    found: dict[str, Reason] = {}
+    reasons: dict[str, Reason] = {}
     for name in names:
         own = one.terms[name]
         extra = own - chosen.terms.get(name, 0.0)
@@ -115,10 +115,10 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
         overlaps = one.terms["compute"] if name == "main_loop" else own
         shows = name not in _OVERLAPPED or overlaps >= _SHOWS * slowest
         if shows and extra > _MINOR * more:
-            found[name] = Reason(_said(name, one, chosen), extra)
-    if one.bound not in found and sum(reason.seconds for reason in found.values()) < more / 2:
-        found[one.bound] = Reason(f"bounded by {BOUNDS[one.bound]}", more)
-    return tuple(sorted(found.values(), key=lambda reason: -reason.seconds))
+            reasons[name] = Reason(_said(name, one, chosen), extra)
+    if one.bound not in reasons and sum(reason.seconds for reason in reasons.values()) < more / 2:
+        reasons[one.bound] = Reason(f"bounded by {BOUNDS[one.bound]}", more)
+    return tuple(sorted(reasons.values(), key=lambda reason: -reason.seconds))
 
 
 def _said(name: str, one: Candidate, chosen: Candidate) -> str:
@@ -145,24 +145,24 @@ def _epilogue(config: Config, chosen: Config) -> str:
 
 def _loop(one: Candidate, chosen: Candidate) -> str:
     """Say why the main loops of a configuration take longer."""
-    said = []
+    parts = []
     own, best = one.waves, chosen.waves
     slower = _SLOWER_INSTRUCTION.get((one.kernel.instruction, chosen.kernel.instruction))
     if slower is not None:
-        said.append(slower)
+        parts.append(slower)
     if own is not None and best is not None:
         if own.useful < (1 - _WASTED) * best.useful:
-            said.append(f"{own.words}: {own.useful:.0%} of its FMAs are for D, {best.useful:.0%} of the choice's")
-        if not said and _reuse(one.config) < _reuse(chosen.config):
+            parts.append(f"{own.words}: {own.useful:.0%} of its FMAs are for D, {best.useful:.0%} of the choice's")
+        if not parts and _reuse(one.config) < _reuse(chosen.config):
             reuse = f"{_reuse(one.config):.0f} FMAs for each element that a tile loads, the choice"
-            said.append(f"{reuse} {_reuse(chosen.config):.0f}")
+            parts.append(f"{reuse} {_reuse(chosen.config):.0f}")
     if one.config.get("CLUSTER_M", 1) * one.config.get("CLUSTER_N", 1) > 1:
-        said.append("blocks of a cluster wait for each other")
-    if not said:
-        said += _pace(one, chosen)
-    if one.bound in BOUNDS and (one.bound != chosen.bound or not said):
-        said.append(f"bounded by {BOUNDS[one.bound]}")
-    return "; ".join(said)
+        parts.append("blocks of a cluster wait for each other")
+    if not parts:
+        parts += _pace(one, chosen)
+    if one.bound in BOUNDS and (one.bound != chosen.bound or not parts):
+        parts.append(f"bounded by {BOUNDS[one.bound]}")
+    return "; ".join(parts)
 
 
 def _pace(one: Candidate, chosen: Candidate) -> list[str]:

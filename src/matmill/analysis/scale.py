@@ -138,8 +138,8 @@ def scaled(
     """Give a product of ``k`` terms on ``gpus`` GPUs, where ``local`` predicts the seconds of so many terms on one."""
     part = ceil(k / gpus)
     reduction = all_reduce(nbytes, gpus, links) if gpus > 1 else None
-    made = Scaled(gpus, part, local(part), reduction, 1.0)
-    return Scaled(gpus, part, made.local, reduction, local(k) / (gpus * made.seconds))
+    result = Scaled(gpus, part, local(part), reduction, 1.0)
+    return Scaled(gpus, part, result.local, reduction, local(k) / (gpus * result.seconds))
 
 
 def limits(local: Callable[[int], float], k: int, nbytes: int, links: Links = Links()) -> Limits:

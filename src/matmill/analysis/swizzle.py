@@ -231,35 +231,35 @@ def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
     return _requests(access, down, piece * vector, np.ones(down.shape, np.bool_), VECTOR_BYTES)
 
 
-def addresses(made: Layout, asked: Requests, argument: str = "swizzle") -> Array:
-    """Return int64[n, 32]: the byte offset of each lane in ``made``; 0 for idle lanes.
+def addresses(layout: Layout, accesses: Requests, argument: str = "swizzle") -> Array:
+    """Return int64[n, 32]: the byte offset of each lane in ``layout``; 0 for idle lanes.
 
     Raises :class:`~matmill.errors.ArgumentError` where a lane's 16 bytes do not stay together and aligned.
     """
-    rows, columns = np.where(asked.active, asked.rows, 0), np.where(asked.active, asked.columns, 0)
-    first = made.offset(rows, columns)
-    size = made.dtype.itemsize
-    elements = asked.width // size
-    apart = [(made.offset(rows, columns + i) != first + i).any() for i in range(1, elements)]
-    if any(apart) or (first * size % asked.width).any():
+    rows, columns = np.where(accesses.active, accesses.rows, 0), np.where(accesses.active, accesses.columns, 0)
+    first = layout.offset(rows, columns)
+    size = layout.dtype.itemsize
+    elements = accesses.width // size
+    apart = [(layout.offset(rows, columns + i) != first + i).any() for i in range(1, elements)]
+    if any(apart) or (first * size % accesses.width).any():
         raise ArgumentError(
             argument=argument,
-            got=f"{made.name} with {asked.access}",
+            got=f"{layout.name} with {accesses.access}",
             wanted=f"a layout that keeps 16 bytes ({elements} elements of a row) together and aligned",
             fix=f"Take a base of {elements.bit_length() - 1} or more, or padding by a multiple of {elements}.",
         )
     return first * size
 
 
-def cost(made: Layout, access: str) -> Cost:
+def cost(layout: Layout, access: str) -> Cost:
     """Return what an access to all of a matrix costs, request by request.
 
     >>> from matmill.dtypes import F16
     >>> [int(cost(layout(64, 64, F16, name), "ldmatrix").actual[0]) for name in ("none", "pad:8", "3,3,3", "128B")]
     [32, 4, 4, 4]
     """
-    asked = requests(made.rows, made.columns, made.dtype, access)
-    return Cost(*asked.wavefronts(addresses(made, asked)))
+    accesses = requests(layout.rows, layout.columns, layout.dtype, access)
+    return Cost(*accesses.wavefronts(addresses(layout, accesses)))
 
 
 def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
@@ -272,15 +272,15 @@ def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
     >>> str(search(64, 64, F16, "ldmatrix").swizzle), str(search(32, 32, F32, "column").swizzle)
     ('3,3,3', '5,0,5')
     """
-    asked = requests(rows, columns, dtype, access)
+    accesses = requests(rows, columns, dtype, access)
     plain = Layout(rows, columns, dtype)
     _check_size(plain)
-    offsets = addresses(plain, asked) // dtype.itemsize
-    least = (asked.width // dtype.itemsize).bit_length() - 1
-    screen = asked.first(_SCREEN)
+    offsets = addresses(plain, accesses) // dtype.itemsize
+    least = (accesses.width // dtype.itemsize).bit_length() - 1
+    screen = accesses.first(_SCREEN)
     for swizzle in _candidates(rows * columns, least):
         some = screen.wavefronts(swizzle(offsets[:_SCREEN]) * dtype.itemsize)
-        if Cost(*some).conflicts == 0 and Cost(*asked.wavefronts(swizzle(offsets) * dtype.itemsize)).conflicts == 0:
+        if Cost(*some).conflicts == 0 and Cost(*accesses.wavefronts(swizzle(offsets) * dtype.itemsize)).conflicts == 0:
             return Layout(rows, columns, dtype, swizzle, name=str(swizzle) if swizzle.bits else "none")
     return None
 
@@ -292,37 +292,37 @@ def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout |
     >>> smallest_pad(64, 64, F16, "ldmatrix").name
     'pad:8'
     """
-    asked = requests(rows, columns, dtype, access)
-    step = asked.width // dtype.itemsize
+    accesses = requests(rows, columns, dtype, access)
+    step = accesses.width // dtype.itemsize
     for pad in range(0, PASS_BYTES // dtype.itemsize + 1, step):
-        made = Layout(rows, columns, dtype, pad=pad, name=f"pad:{pad}" if pad else "none")
-        if Cost(*asked.wavefronts(addresses(made, asked))).conflicts == 0:
-            return made
+        layout = Layout(rows, columns, dtype, pad=pad, name=f"pad:{pad}" if pad else "none")
+        if Cost(*accesses.wavefronts(addresses(layout, accesses))).conflicts == 0:
+            return layout
     return None
 
 
-def words(made: Layout) -> tuple[Array, Array]:
+def words(layout: Layout) -> tuple[Array, Array]:
     """Return what each word holds: row and column of its first element, int64[lines, 32] each; -1 for padding.
 
     A line is one row of the 32 banks: 128 bytes.
     """
-    size = made.dtype.itemsize
-    start = (made.offsets() * size).ravel()
-    lines = -(-made.bytes // PASS_BYTES)
-    found = np.full((2, lines * BANKS), -1, dtype=np.int64)
+    size = layout.dtype.itemsize
+    start = (layout.offsets() * size).ravel()
+    lines = -(-layout.bytes // PASS_BYTES)
+    cells = np.full((2, lines * BANKS), -1, dtype=np.int64)
     order = np.argsort(-start)  # of several elements in a word the one of the lowest address is written last
-    row, column = np.divmod(order, made.columns)
+    row, column = np.divmod(order, layout.columns)
     for word in range(max(1, size // WORD_BYTES)):
-        found[:, start[order] // WORD_BYTES + word] = row, column
-    return found[0].reshape(lines, BANKS), found[1].reshape(lines, BANKS)
+        cells[:, start[order] // WORD_BYTES + word] = row, column
+    return cells[0].reshape(lines, BANKS), cells[1].reshape(lines, BANKS)
 
 
-def touched(made: Layout, access: str, index: int) -> NDArray[np.bool_]:
+def touched(layout: Layout, access: str, index: int) -> NDArray[np.bool_]:
     """Return bool[lines, 32]: the words that request ``index`` of an access wants."""
-    asked = requests(made.rows, made.columns, made.dtype, access)
-    start = addresses(made, asked)[index][asked.active[index]] // WORD_BYTES
-    wanted = np.zeros(-(-made.bytes // PASS_BYTES) * BANKS, dtype=np.bool_)
-    for word in range(max(1, asked.width // WORD_BYTES)):
+    accesses = requests(layout.rows, layout.columns, layout.dtype, access)
+    start = addresses(layout, accesses)[index][accesses.active[index]] // WORD_BYTES
+    wanted = np.zeros(-(-layout.bytes // PASS_BYTES) * BANKS, dtype=np.bool_)
+    for word in range(max(1, accesses.width // WORD_BYTES)):
         wanted[start + word] = True
     return wanted.reshape(-1, BANKS)
 
@@ -333,12 +333,12 @@ def _requests(access: str, rows: Array, columns: Array, active: NDArray[np.bool_
 
 def _candidates(elements: int, least_base: int) -> list[Swizzle]:
     """Return swizzles that stay inside a matrix of so many elements, the smallest first."""
-    found = [Swizzle(0, 0, 0)]
+    swizzles = [Swizzle(0, 0, 0)]
     for bits in range(1, _MOST_BITS + 1):
         for base in range(elements.bit_length(), least_base - 1, -1):
-            made = (Swizzle(bits, base, shift) for shift in range(bits, elements.bit_length()))
-            found += [swizzle for swizzle in made if _fits(swizzle, elements)]
-    return found
+            others = (Swizzle(bits, base, shift) for shift in range(bits, elements.bit_length()))
+            swizzles += [swizzle for swizzle in others if _fits(swizzle, elements)]
+    return swizzles
 
 
 def _fits(swizzle: Swizzle, elements: int) -> bool:
@@ -385,11 +385,11 @@ def _check_cut(rows: int, columns: int, dtype: DType, fits: bool, wanted: str) -
         )
 
 
-def _check_size(made: Layout) -> None:
-    if made.rows < 1 or made.columns < 1 or made.bytes > _MOST_BYTES:
+def _check_size(layout: Layout) -> None:
+    if layout.rows < 1 or layout.columns < 1 or layout.bytes > _MOST_BYTES:
         raise ArgumentError(
             argument="shape",
-            got=f"{made.rows}x{made.columns} {made.dtype.name}, {made.bytes} bytes",
+            got=f"{layout.rows}x{layout.columns} {layout.dtype.name}, {layout.bytes} bytes",
             wanted=f"at least one row and column, and at most {_MOST_BYTES} bytes",
             fix="Take a tile that fits in shared memory.",
         )

@@ -267,10 +267,10 @@ def get(name: str, argument: str = "arch") -> Arch:
     """
     if name.endswith(".json"):
         return read_sheet(Path(name), argument)
-    found = ARCHES.get(name.lower())
-    if found is None:
+    entry = ARCHES.get(name.lower())
+    if entry is None:
         raise unknown_name(argument, name, ARCHES)
-    return found
+    return entry
 
 
 def measured(arch: Arch) -> Measured | None:
@@ -289,9 +289,9 @@ def user_file(arch: Arch) -> Path | None:
     return None if folder is None else folder / _FOLDER / f"{arch.name}.json"
 
 
-def save(path: Path, arch: Arch, found: Measured) -> None:
+def save(path: Path, arch: Arch, device: Measured) -> None:
     """Write the arch file of ``arch``: all of it or, where that fails with an OSError, nothing."""
-    document = {"format": _FORMAT, "arch": arch.name, "title": arch.title, "measured": asdict(found)}
+    document = {"format": _FORMAT, "arch": arch.name, "title": arch.title, "measured": asdict(device)}
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

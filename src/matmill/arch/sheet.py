@@ -38,8 +38,8 @@ def read_sheet(path: Path, argument: str) -> Arch:
     why = _why_not(document)
     if why:
         raise _wrong(argument, path, why)
-    made = {"title": document["name"], **document, "capability": tuple(document["capability"])}
-    return Arch(**made)
+    fields = {"title": document["name"], **document, "capability": tuple(document["capability"])}
+    return Arch(**fields)
 
 
 def _wrong(argument: str, path: Path, got: str) -> ArgumentError:

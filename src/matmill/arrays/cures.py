@@ -29,9 +29,9 @@ def cure(x: object, argument: str) -> str:
     if any(base.__module__.startswith(("dask.dataframe", "dask_expr")) for base in type(x).__mro__):
         return f"Pass {argument}.compute().to_numpy()."
     modules = (base.__module__.partition(".")[0] for base in type(x).__mro__)
-    found = next((_CURES[module] for module in modules if module in _CURES), None)
-    if found is not None:
-        return f"Pass {found.format(argument)}."
+    remedy = next((_CURES[module] for module in modules if module in _CURES), None)
+    if remedy is not None:
+        return f"Pass {remedy.format(argument)}."
     if x is None:
         return "Pass an array."
     return f"Convert it first: numpy.asarray({argument}, dtype='float32')."

@@ -267,19 +267,19 @@ def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
 
 
 def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
-    found = cuda_interface.read(x, argument)
-    if found.masked:
+    interface = cuda_interface.read(x, argument)
+    if interface.masked:
         return _masked(x, argument, None, dtypes)
-    shape, address = found.shape, found.address
-    dtype = of_numpy(found.dtype, argument, dtypes)
-    steps = found.strides
+    shape, address = interface.shape, interface.address
+    dtype = of_numpy(interface.dtype, argument, dtypes)
+    steps = interface.strides
     if steps is None:
         steps = tuple(stride * dtype.itemsize for stride in packed_strides(shape))
     strides = _in_elements(shape, steps, dtype, address, argument)
     if not address and 0 not in shape:
         raise cuda_interface.malformed(argument, f"data at address 0, of shape {shape}", "an address")
     device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
-    return Operand(shape, strides, dtype, device, address, found.readonly, _library(x), x, found.stream)
+    return Operand(shape, strides, dtype, device, address, interface.readonly, _library(x), x, interface.stream)
 
 
 def _device_of(address: int, argument: str) -> int:

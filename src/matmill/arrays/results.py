@@ -68,8 +68,8 @@ def _torch_stream(index: int, stream: int) -> AbstractContextManager[Any]:
     cuda = sys.modules["torch"].cuda
     # ExternalStream takes neither name of the default stream: it would make 0 a stream of its own.
     own = cuda.default_stream(index) if stream in {0, 1} else cuda.ExternalStream(stream, device=index)
-    made: AbstractContextManager[Any] = cuda.stream(own)
-    return made
+    context: AbstractContextManager[Any] = cuda.stream(own)
+    return context
 
 
 def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:

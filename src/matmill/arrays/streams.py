@@ -36,10 +36,10 @@ def _handle(stream: object) -> Any:
     """Return what a stream object says its handle is; the object itself where it says nothing."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        told = protocol() if callable(protocol) else protocol
-        if not isinstance(told, tuple | list) or len(told) != 2 or told[0] != _VERSION:
-            raise ValueError(f"__cuda_stream__ gives {told!r}, not ({_VERSION}, handle)")
-        return told[1]
+        answer = protocol() if callable(protocol) else protocol
+        if not isinstance(answer, tuple | list) or len(answer) != 2 or answer[0] != _VERSION:
+            raise ValueError(f"__cuda_stream__ gives {answer!r}, not ({_VERSION}, handle)")
+        return answer[1]
     for name in ("cuda_stream", "ptr"):  # torch's name, CuPy's name
         if hasattr(stream, name):
             return getattr(stream, name)

@@ -73,7 +73,7 @@ def nvidia_smi() -> list[dict[str, str]] | None:
 def describe(*, gpu: bool) -> dict[str, object]:
     """Return the environment of a result. ``gpu`` says whether the run used one; only then is the driver asked."""
     major, minor = compiler_version()
-    packages = {name: found for name in PACKAGES if (found := installed_version(name)) is not None}
+    packages = {name: version for name in PACKAGES if (version := installed_version(name)) is not None}
     described: dict[str, object] = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "matmill": __version__,

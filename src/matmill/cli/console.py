@@ -108,8 +108,8 @@ _MINUTES = 100
 def say_how_long(seconds: float) -> None:
     """Tell stderr, before an emulation of more than ten seconds, roughly how long it takes."""
     if seconds > _EVERY:
-        said = f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
-        sys.stderr.write(f"matmill: the emulator takes roughly {said} for this on one core\n")
+        duration = f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
+        sys.stderr.write(f"matmill: the emulator takes roughly {duration} for this on one core\n")
         sys.stderr.flush()
 
 
@@ -134,10 +134,10 @@ def progress() -> Iterator[Report]:
     if not sys.stderr.isatty():
         lines = _Lines()
 
-        def told(label: str, done: int, total: int) -> None:
+        def say(label: str, done: int, total: int) -> None:
             lines.say(f"{label}, {done} of {total} done")
 
-        yield told
+        yield say
         return
     console = Console(file=sys.stderr, no_color=plain_text() or None)
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(separator="/"))
@@ -161,10 +161,10 @@ def transferring() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         lines = _Lines()
 
-        def told(done: int, total: int) -> None:
+        def say(done: int, total: int) -> None:
             lines.say(f"{units.quantity(done, 'B')} of {units.quantity(total, 'B')} read")
 
-        yield told
+        yield say
         return
     console = Console(file=sys.stderr, no_color=plain_text() or None)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

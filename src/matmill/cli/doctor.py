@@ -56,18 +56,20 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine the machine and print the findings."""
-    found = examine()
+    findings = examine()
     if args.json:
-        show_json(found)
+        show_json(findings)
     else:
         console = output()
-        for line in lines(found):
+        for line in lines(findings):
             mark = Text("ok  " if line.ok else "--  ", style="green" if line.ok else "yellow")
             console.print(mark + Text(f"{line.what:<12}", style="bold") + Text(line.found), soft_wrap=True)
             if line.advice:
                 console.print(Text(" " * 16 + line.advice, style="yellow"), soft_wrap=True)
-        console.print("matmill can be used." if found["ok"] else "matmill cannot be used: see above.", soft_wrap=True)
-    return 0 if found["ok"] else 1
+        console.print(
+            "matmill can be used." if findings["ok"] else "matmill cannot be used: see above.", soft_wrap=True
+        )
+    return 0 if findings["ok"] else 1
 
 
 def examine() -> dict[str, Any]:
@@ -90,17 +92,17 @@ def examine() -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any]) -> list[Line]:
+def lines(findings: dict[str, Any]) -> list[Line]:
     """Return the findings in the order and words in which people read them."""
     return [
-        Line("matmill", found["matmill"]),
-        Line("python", f"{found['python']} ({found['executable']})"),
-        Line("platform", f"{found['platform']}, {found['cpu']}"),
-        _compiler_line(found["compiler"]),
-        _gpu_line(found["gpu"]),
-        _driver_line(found["driver"]),
-        *_package_lines(found["packages"]),
-        _cache_line(found["cache"]),
+        Line("matmill", findings["matmill"]),
+        Line("python", f"{findings['python']} ({findings['executable']})"),
+        Line("platform", f"{findings['platform']}, {findings['cpu']}"),
+        _compiler_line(findings["compiler"]),
+        _gpu_line(findings["gpu"]),
+        _driver_line(findings["driver"]),
+        *_package_lines(findings["packages"]),
+        _cache_line(findings["cache"]),
     ]
 
 
@@ -138,14 +140,14 @@ def _driver_line(gpus: list[dict[str, str]] | None) -> Line:
 
 
 def _package_lines(packages: dict[str, str | None]) -> list[Line]:
-    present = ", ".join(f"{name} {found}" for name, found in packages.items() if found)
-    made = [Line("packages", present)]
-    for name, found in packages.items():
-        if found is None and name not in OPTIONAL:
-            made.append(Line("missing", name, ok=False, advice=f"Required: pip install {name}"))
-        elif found is None and OPTIONAL[name]:
-            made.append(Line("optional", f"{name} is not installed", advice=OPTIONAL[name]))
-    return made
+    present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    lines = [Line("packages", present)]
+    for name, version in packages.items():
+        if version is None and name not in OPTIONAL:
+            lines.append(Line("missing", name, ok=False, advice=f"Required: pip install {name}"))
+        elif version is None and OPTIONAL[name]:
+            lines.append(Line("optional", f"{name} is not installed", advice=OPTIONAL[name]))
+    return lines
 
 
 def _cache_line(cache: dict[str, Any]) -> Line:

@@ -32,10 +32,10 @@ def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
 def answer() -> None:
     """Answer the question in ``sys.argv[2]`` with one line of JSON: the child's side."""
     try:
-        found = QUESTIONS[sys.argv[2]]()
+        result = QUESTIONS[sys.argv[2]]()
     except (MatmillError, ImportError, OSError, RuntimeError) as error:
-        found = {"error": str(error)}
-    sys.stdout.write(json.dumps(found) + "\n")
+        result = {"error": str(error)}
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def _compiler() -> dict[str, Any]:

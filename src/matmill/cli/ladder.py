@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import DEFAULT, get
-from matmill.bench.problems.asked import Asked
+from matmill.bench.problems.options import ProblemOptions
 from matmill.cli import ladder_page, ladder_sweep, tables
 from matmill.cli.console import answer, output, progress, say_how_long
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size, writable
@@ -107,8 +107,8 @@ def _run(args: argparse.Namespace) -> Outcome:
     arch = get(args.arch, "--arch") if args.arch is not None else None
     picked = pick(ladder.rows, args.rungs)
     _refuse(args, ladder)
-    asked = Asked(m=args.m, n=args.n, k=args.k, case=args.case, dtype=args.dtype, layout=args.layout)
-    problem = ladder.problem(asked, ladder.sizes[on])
+    request = ProblemOptions(m=args.m, n=args.n, k=args.k, case=args.case, dtype=args.dtype, layout=args.layout)
+    problem = ladder.problem(request, ladder.sizes[on])
     if on == "emulator":
         sizes = ladder.subject.sizes(problem)
         if args.on != on:
@@ -118,14 +118,14 @@ def _run(args: argparse.Namespace) -> Outcome:
     rungs, notes = ladder.launches(picked, {name: value for name, value in given.items() if value is not None}, on)
     fixed = seed(args.seed)
     with progress() as report:
-        found = run_ladder(
+        outcome = run_ladder(
             *(ladder.name, rungs, problem, on, arch),
             seed=fixed,
             cold=not args.warm,
             by_line=args.by_line,
             progress=report,
         )
-    return replace(found, notes=(*found.notes, *notes))
+    return replace(outcome, notes=(*outcome.notes, *notes))
 
 
 def _takers(option: str) -> list[str]:

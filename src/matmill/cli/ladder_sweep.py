@@ -78,9 +78,9 @@ def _cell(row: Row | BaselineRow | None, rate: str) -> str:
         return "-"
     if isinstance(row, BaselineRow):
         return units.digits(getattr(row, rate)) if row.ok else "WRONG"
-    found = getattr(row, rate) if row.ok else None
-    said = verdict(row) if found is None else units.digits(found)
-    return f"{said} *" if row.note else said
+    value = getattr(row, rate) if row.ok else None
+    text = verdict(row) if value is None else units.digits(value)
+    return f"{text} *" if row.note else text
 
 
 def _remarks(sweep: Sweep, curves: Iterable[Curve]) -> Iterable[str]:

@@ -70,20 +70,20 @@ def run(args: argparse.Namespace) -> int:
     if access not in ACCESSES:
         raise unknown_name("--access", access, ACCESSES)
     plain = layout_of(rows, columns, dtype)
-    made = layout_of(rows, columns, dtype, args.swizzle or "none", "--swizzle")
+    layout = layout_of(rows, columns, dtype, args.swizzle or "none", "--swizzle")
     record: dict[str, Any] = {}
     if args.search:
-        found, pad = search(rows, columns, dtype, access), smallest_pad(rows, columns, dtype, access)
+        best, pad = search(rows, columns, dtype, access), smallest_pad(rows, columns, dtype, access)
         record["search"] = {
-            "swizzle": None if found is None else str(found.swizzle),
+            "swizzle": None if best is None else str(best.swizzle),
             "pad": None if pad is None else pad.pad,
         }
-        if args.swizzle is None and found is not None:
-            made = found
-    priced = cost(made, access)
-    record = _record(made, access, priced) | record
-    drawn = [plain] if made == plain else [plain, made]
-    parts = _report(made, access, priced, record)
+        if args.swizzle is None and best is not None:
+            layout = best
+    priced = cost(layout, access)
+    record = _record(layout, access, priced) | record
+    drawn = [plain] if layout == plain else [plain, layout]
+    parts = _report(layout, access, priced, record)
     answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, drawn, access))
     return 0
 
@@ -94,27 +94,27 @@ def _shape(text: str) -> tuple[int, int]:
     >>> _shape("64x32")
     (64, 32)
     """
-    found = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text.lower())
-    if found is None or "0" in (found[1].strip("0") or "0", found[2].strip("0") or "0"):
+    match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text.lower())
+    if match is None or "0" in (match[1].strip("0") or "0", match[2].strip("0") or "0"):
         raise ArgumentError(
             argument="--shape", got=repr(text), wanted="rows and columns, each 1 or more", fix="Write 64x64."
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def _record(made: Layout, access: str, priced: Cost) -> dict[str, Any]:
+def _record(layout: Layout, access: str, priced: Cost) -> dict[str, Any]:
     worst = priced.worst
-    swizzle = made.swizzle
+    swizzle = layout.swizzle
     return {
-        "shape": [made.rows, made.columns],
-        "dtype": made.dtype.name,
+        "shape": [layout.rows, layout.columns],
+        "dtype": layout.dtype.name,
         "access": access,
         "lanes": ACCESSES[access],
-        "layout": made.name,
+        "layout": layout.name,
         "swizzle": {"bits": swizzle.bits, "base": swizzle.base, "shift": swizzle.shift},
-        "pad": made.pad,
-        "panel": made.panel or None,
-        "bytes": made.bytes,
+        "pad": layout.pad,
+        "panel": layout.panel or None,
+        "bytes": layout.bytes,
         "wavefronts_ideal": int(priced.ideal[worst]),
         "wavefronts_actual": int(priced.actual[worst]),
         "requests": len(priced.actual),
@@ -124,11 +124,11 @@ def _record(made: Layout, access: str, priced: Cost) -> dict[str, Any]:
     }
 
 
-def _report(made: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
+def _report(layout: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
     """Yield the picture, and the figures under it."""
-    title = f"{made.rows}x{made.columns} {made.dtype.name}, {made.name}, {made.bytes} bytes of shared memory"
+    title = f"{layout.rows}x{layout.columns} {layout.dtype.name}, {layout.name}, {layout.bytes} bytes of shared memory"
     yield Text(title, style="bold")
-    yield from _picture(made, access, priced.worst)
+    yield from _picture(layout, access, priced.worst)
     yield Text()
     yield Text(f"{access}: {ACCESSES[access]}")
     actual, ideal = record["wavefronts_actual"], record["wavefronts_ideal"]
@@ -142,34 +142,34 @@ def _report(made: Layout, access: str, priced: Cost, record: dict[str, Any]) -> 
         yield Text(_said(record["search"]))
 
 
-def _said(found: dict[str, Any]) -> str:
+def _said(findings: dict[str, Any]) -> str:
     """Return what the search found, in words."""
-    swizzle, pad = found["swizzle"], found["pad"]
+    swizzle, pad = findings["swizzle"], findings["pad"]
     if swizzle == "0,0,0":
         return "search: the plain layout has no conflicts"
     first = "no swizzle of up to five bits is free of conflicts" if swizzle is None else f"smallest swizzle {swizzle}"
     return f"search: {first}; {'no padding is' if pad is None else f'least padding pad:{pad}'}"
 
 
-def _picture(made: Layout, access: str, index: int) -> Iterable[Text]:
+def _picture(layout: Layout, access: str, index: int) -> Iterable[Text]:
     """Yield lines of 128 bytes: the column of the first element in each word.
 
     Words of the access are reversed, or starred.
     """
-    rows, columns = words(made)
-    wanted = touched(made, access, index)
+    rows, columns = words(layout)
+    wanted = touched(layout, access, index)
     lines = min(LINES, len(rows))
     start = first_line(wanted, lines)
     marks = not output().is_terminal  # where nothing can be reversed
     width = 3 if marks else 2
     names = [line_name(rows[line]) for line in range(start, start + lines)]
     margin = max(map(len, names)) + 1
-    piece = max(1, VECTOR_BYTES // made.dtype.itemsize)
+    piece = max(1, VECTOR_BYTES // layout.dtype.itemsize)
     head = "".join(f"{bank:<{4 * width}}" for bank in range(0, BANKS, 4))
     yield Text(f"{'bank':<{margin}}{' ' * marks}{head}".rstrip())
-    for name, held, asked in zip(names, columns[start:], wanted[start:], strict=False):
+    for name, held, target in zip(names, columns[start:], wanted[start:], strict=False):
         line = Text(f"{name:<{margin}}")
-        for column, on in zip(held.tolist(), asked.tolist(), strict=True):
+        for column, on in zip(held.tolist(), target.tolist(), strict=True):
             star = ("*" if on else " ") if marks else ""
             style = "" if column < 0 else _COLOURS[column // piece % len(_COLOURS)] + (" reverse" if on else "")
             line.append(f"{star}{'··' if column < 0 else f'{column % 100:02d}'}", style=style)

@@ -104,26 +104,26 @@ def _run_phvm(args: argparse.Namespace) -> int:
     measured = {} if args.measured is None else read_measured(args.measured)
     m, n, k = args.m, args.n or args.m, args.k
     readings = {name: phvm_cost.predictions(parameters, m, n, k, name) for name in phvm_cost.READINGS}
-    found = phvm_cost.best(parameters, m, n, k, args.reading)
+    best = phvm_cost.best(parameters, m, n, k, args.reading)
     rows = [
         {
-            "GS": made.gs,
-            "BS": made.bs,
-            "cycles": made.cycles,
-            "seconds": made.cycles / arch.boost_hz,
-            "t_pre": made.t_pre,
-            "t_post": made.t_post,
-            "case": made.case,
-            "measured_seconds": measured.get((made.gs, made.bs)),
+            "GS": point.gs,
+            "BS": point.bs,
+            "cycles": point.cycles,
+            "seconds": point.cycles / arch.boost_hz,
+            "t_pre": point.t_pre,
+            "t_post": point.t_post,
+            "case": point.case,
+            "measured_seconds": measured.get((point.gs, point.bs)),
         }
-        for made in readings[args.reading]
+        for point in readings[args.reading]
     ]
     record = {
         "model": "phvm",
         "arch": arch.name,
         "reading": args.reading,
         "problem": {"m": m, "n": n, "k": k},
-        "best": {"GS": found.gs, "BS": found.bs},
+        "best": {"GS": best.gs, "BS": best.bs},
         "rows": rows,
     }
     title = f"PHVM, m={m} n={n} k={k} float32, {arch.title}"
@@ -142,9 +142,9 @@ def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmPar
 
     ``utilization`` replaces u_SM.
     """
-    found = None if arch.name in phvm_cost.PARAMETERS else arches.measured(arch)
-    if found is not None:
-        return phvm_cost.of_measured(arch, found, 1.0 if utilization is None else utilization)
+    device = None if arch.name in phvm_cost.PARAMETERS else arches.measured(arch)
+    if device is not None:
+        return phvm_cost.of_measured(arch, device, 1.0 if utilization is None else utilization)
     parameters = phvm_cost.parameters(arch.name, "--arch")
     return parameters if utilization is None else phvm_cost.with_utilization(parameters, utilization)
 
@@ -249,15 +249,15 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
             "ruled_out": reason,
         }
         if reason is None:
-            made = gemm_cost.explain(problem, config, arch)
+            prediction = gemm_cost.explain(problem, config, arch)
             row |= {
-                "seconds": made.seconds,
+                "seconds": prediction.seconds,
                 "launch": PRICES.launch,
-                "compute": made["compute"],
-                "memory": made["memory"],
-                "second": made["second"],
+                "compute": prediction["compute"],
+                "memory": prediction["memory"],
+                "second": prediction["second"],
                 "rounds": gemm_cost.rounds(problem, config, arch),
-                "bound": made.bound,
+                "bound": prediction.bound,
             }
         rows.append(row)
     reasons = dict.fromkeys(row["ruled_out"] for row in rows)

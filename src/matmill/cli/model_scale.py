@@ -70,7 +70,7 @@ def run_scale(args: argparse.Namespace) -> int:
     links = Links(node=args.node, network=args.network * 1e9)
     local = _local(m, n, dtype, arch, gram=args.gram)
     nbytes = dtype.accumulator.itemsize * (m * (m + 1) // 2 if args.gram else m * n)
-    asked = [cost.scaled(local, k, nbytes, count, links) for count in counts]
+    points = [cost.scaled(local, k, nbytes, count, links) for count in counts]
     limits = cost.limits(local, k, nbytes, links)
     record = {
         "model": "scale",
@@ -79,7 +79,7 @@ def run_scale(args: argparse.Namespace) -> int:
         "links": {"node": links.node, "nvlink": links.nvlink, "network": links.network},
         "bytes": nbytes,
         "one_gpu_seconds": local(k),
-        "rows": [_row(one) for one in asked],
+        "rows": [_row(one) for one in points],
         "fastest": limits.fastest,
         "half_efficient": limits.half_efficient,
     }
@@ -88,10 +88,10 @@ def run_scale(args: argparse.Namespace) -> int:
     curve = [cost.scaled(local, k, nbytes, 1 << power, links) for power in range(most.bit_length())]
     answer(
         record,
-        _report(title, asked, limits, record),
+        _report(title, points, limits, record),
         as_json=args.json,
         plot=plot,
-        draw=lambda path: draw(path, title, curve, asked, limits),
+        draw=lambda path: draw(path, title, curve, points, limits),
     )
     return 0
 
@@ -132,22 +132,22 @@ def _row(one: Scaled) -> dict[str, Any]:
     row: dict[str, Any] = {"gpus": one.gpus, "k": one.k, "local": one.local, "seconds": one.seconds}
     row |= {"efficiency": one.efficiency, "all_reduce": None}
     if one.reduction is not None:
-        made = one.reduction
-        row["all_reduce"] = {"seconds": made.seconds, "latency": made.latency, "transfer": made.transfer}
-        row["all_reduce"] |= {"algorithm": made.algorithm, "protocol": made.protocol}
+        reduction = one.reduction
+        row["all_reduce"] = {"seconds": reduction.seconds, "latency": reduction.latency, "transfer": reduction.transfer}
+        row["all_reduce"] |= {"algorithm": reduction.algorithm, "protocol": reduction.protocol}
     return row
 
 
-def _report(title: str, asked: Sequence[Scaled], limits: Limits, record: dict[str, Any]) -> Iterable[RenderableType]:
+def _report(title: str, points: Sequence[Scaled], limits: Limits, record: dict[str, Any]) -> Iterable[RenderableType]:
     columns = [(name, "right") for name in ("GPUs", "k each", "local", "all_reduce", "latency", "transfer")]
     columns += [("by", "left"), ("time", "right"), ("efficiency", "right")]
     rows = []
-    for one in asked:
-        made = one.reduction
+    for one in points:
+        reduction = one.reduction
         cells = ["-"] * 4
-        if made is not None:
-            cells = [units.seconds(value) for value in (made.seconds, made.latency, made.transfer)]
-            cells.append(f"{made.algorithm}, {made.protocol}")
+        if reduction is not None:
+            cells = [units.seconds(value) for value in (reduction.seconds, reduction.latency, reduction.transfer)]
+            cells.append(f"{reduction.algorithm}, {reduction.protocol}")
         shown = [str(one.gpus), units.count(one.k), units.seconds(one.local), *cells]
         rows.append([*shown, units.seconds(one.seconds), units.percent(one.efficiency)])
     yield table(title, columns, rows)

@@ -76,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
     device = gpu.GPU.get(0)
     path = args.out or _default(device.arch)
     with progress() as report:
-        found = probe(device, report)
+        figures = probe(device, report)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    arches.save(path, found.arch, found.measured)
+    arches.save(path, figures.arch, figures.measured)
     if args.json:
-        show_json({**found.as_dict(), "file": str(path)})
+        show_json({**figures.as_dict(), "file": str(path)})
     else:
-        show(_report(found, path))
+        show(_report(figures, path))
     return 0
 
 
@@ -98,25 +98,25 @@ def _default(arch: Arch) -> Path:
     return path
 
 
-def _report(found: Probed, path: Path) -> Iterable[RenderableType]:
+def _report(figures: Probed, path: Path) -> Iterable[RenderableType]:
     """Yield the table of figures and where they were kept."""
-    sheet = data_sheet(found.arch)
+    sheet = data_sheet(figures.arch)
     columns = [("", "left"), *((name, "right") for name in ("measured", "least", "greatest", "data sheet", "share"))]
     rows = [
-        [title, *_cells(name, found.spreads[name], sheet[name])]
+        [title, *_cells(name, figures.spreads[name], sheet[name])]
         for name, title in _TITLES.items()
-        if name in found.spreads
+        if name in figures.spreads
     ]
-    yield table(f"{found.arch.title}, driver {found.measured.driver}, {found.measured.date}", columns, rows)
+    yield table(f"{figures.arch.title}, driver {figures.measured.driver}, {figures.measured.date}", columns, rows)
     yield Text()
     yield Text("measured: median of several runs; bandwidths of all SMs together.")
     yield Text(f"Written: {path}")
 
 
-def _cells(name: str, found: Spread, sheet: float | None) -> list[str]:
-    figures = [_said(name, value) for value in (found.median, found.least, found.greatest)]
+def _cells(name: str, spread: Spread, sheet: float | None) -> list[str]:
+    figures = [_said(name, value) for value in (spread.median, spread.least, spread.greatest)]
     # Some drivers tell no clock, and then there is nothing to compare with.
-    return [*figures, _said(name, sheet), units.percent(found.median / sheet)] if sheet else [*figures, "-", "-"]
+    return [*figures, _said(name, sheet), units.percent(spread.median / sheet)] if sheet else [*figures, "-", "-"]
 
 
 def _said(name: str, value: float) -> str:

@@ -36,13 +36,13 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
 
     def once() -> tuple[NDArray[Any], float]:
         start = time.perf_counter()
-        found = product()
-        return found, time.perf_counter() - start
+        result = product()
+        return result, time.perf_counter() - start
 
-    found, seconds = once()
+    result, seconds = once()
     if executor == "emulator":
-        return found, None
-    return once() if seconds < _WORTH_REPEATING else (found, seconds)
+        return result, None
+    return once() if seconds < _WORTH_REPEATING else (result, seconds)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,8 +109,8 @@ def run_product(
     if executor == "emulator":
         a, b = factors
         say_how_long(_FMA_SECONDS * a.size * (b.shape[-1] if b.ndim > 1 else 1) + _ELEMENT_SECONDS * (a.size + b.size))
-    found, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
-    return Run(found, executor, seconds, beta != 0)
+    result, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
+    return Run(result, executor, seconds, beta != 0)
 
 
 def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool = False) -> int:
@@ -153,11 +153,11 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
             }
         )
         return 0
-    said = "-" if seconds is None else units.seconds(seconds)
+    time = "-" if seconds is None else units.seconds(seconds)
     rate = "-"
     if tflops is not None and moved is not None:
         rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
-    row = [str(problem), on, said, rate, f"{limit}, {units.seconds(least.seconds)} on {arch.title}"]
+    row = [str(problem), on, time, rate, f"{limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
     if on == "gpu":

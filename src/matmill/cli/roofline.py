@@ -61,16 +61,16 @@ def run(args: argparse.Namespace) -> int:
     """Show the roofline and what the product and the tile named meet."""
     plot = plot_file(args.plot)
     arch = arches.get(args.arch, "--arch")
-    made = cost.roofs(arch, arches.measured(arch))
-    name = _dtype(args.dtype, made)
-    unit = cost.unit_for(made, name, "--dtype")
+    roofs = cost.roofs(arch, arches.measured(arch))
+    name = _dtype(args.dtype, roofs)
+    unit = cost.unit_for(roofs, name, "--dtype")
     problem = _problem(args, name)
     tile = _tile(args.tile, args.warp_tile)
     record: dict[str, Any] = {
         "arch": arch.name,
         "source": arch.source,
-        "figures": {key: vars(figure) for key, figure in {**made.peaks, **made.levels}.items()},
-        "balance": cost.balance(made),
+        "figures": {key: vars(figure) for key, figure in {**roofs.peaks, **roofs.levels}.items()},
+        "balance": cost.balance(roofs),
         "dtype": name,
         "unit": unit,
         "intensity": None,
@@ -81,14 +81,14 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError(
             argument="--measured", got=f"{args.measured:g}", wanted="a product beside it", fix="Add --n, --m and --k."
         )
-    parts: list[RenderableType] = list(_figures(made))
+    parts: list[RenderableType] = list(_figures(roofs))
     if problem is not None:
         kernel = _kernel(problem, arch)
         least = floor(problem, arch, () if isinstance(kernel, str) else (kernel.kernel.config,))
-        met = cost.at_rates(problem, made, unit)
+        met = cost.at_rates(problem, roofs, unit)
         record |= {"intensity": met.intensity, "bound": least.bound}
         record["problem"] = _problem_record(problem, name, least, met)
-        chosen = _chosen(kernel, problem, made, args.l2_hit_rate)
+        chosen = _chosen(kernel, problem, roofs, args.l2_hit_rate)
         record["chosen"] = chosen
         points += _points(problem, name, least, met, chosen, args.measured)
         parts += _problem_said(problem, name, least, met, chosen)
@@ -97,22 +97,22 @@ def run(args: argparse.Namespace) -> int:
             parts.append(_measured_said(problem, least, args.measured))
     if tile is not None:
         dtype = cost.storage(name, ALL)
-        found = cost.tile_bound(tile, dtype.itemsize, made, unit, args.l2_hit_rate)
+        bound = cost.tile_bound(tile, dtype.itemsize, roofs, unit, args.l2_hit_rate)
         held = _occupancy(tile, dtype, arch, args.stages, args.registers)
-        record["tile"] = _tile_record(tile, found, args.l2_hit_rate) | held
+        record["tile"] = _tile_record(tile, bound, args.l2_hit_rate) | held
         if problem is None:
-            record |= {"intensity": found.block, "bound": found.bound}
-        points.append(Point(f"tile {tile.bm}x{tile.bn}, L2 hits {args.l2_hit_rate:g}", found.block, found.flops_per_s))
-        parts += _tile_said(tile, name, unit, found, made, args.l2_hit_rate)
+            record |= {"intensity": bound.block, "bound": bound.bound}
+        points.append(Point(f"tile {tile.bm}x{tile.bn}, L2 hits {args.l2_hit_rate:g}", bound.block, bound.flops_per_s))
+        parts += _tile_said(tile, name, unit, bound, roofs, args.l2_hit_rate)
         parts += _occupancy_said(held)
-    answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, made, unit, points))
+    answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, roofs, unit, points))
     return 0
 
 
-def _dtype(text: str | None, made: Roofs) -> str:
+def _dtype(text: str | None, roofs: Roofs) -> str:
     """Return the element type named, long or short, else the default."""
     if text is None:
-        return "float16" if "hmma" in made.peaks else "float32"
+        return "float16" if "hmma" in roofs.peaks else "float32"
     return long_name(text, cost.PEAKS_BY_TYPE)
 
 
@@ -165,34 +165,34 @@ def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
         return f"no production kernel takes {problem}"
 
 
-def _chosen(choice: Choice[Gemm] | str, problem: Gemm, made: Roofs, hit_rate: float) -> dict[str, Any]:
+def _chosen(choice: Choice[Gemm] | str, problem: Gemm, roofs: Roofs, hit_rate: float) -> dict[str, Any]:
     """Return the production kernel's constants for a product, and what its tile meets; or why there is none."""
     if isinstance(choice, str):
         return {"kernel": None, "why": choice}
     config = choice.kernel.config
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kernel": choice.kernel.entry,
         "config": dict((*config.constants, *config.launch)),
         "predicted_seconds": choice.predicted_seconds,
     }
     tile = _tile_of(config)
     if tile is None:
-        return found
-    unit, able = _units_of(choice, problem, made)
+        return fields
+    unit, able = _units_of(choice, problem, roofs)
     met = cost.tile_bound(tile, problem.dtype.itemsize, able, unit, hit_rate)
-    return found | {"unit": unit, "tile": _tile_record(tile, met, hit_rate)}
+    return fields | {"unit": unit, "tile": _tile_record(tile, met, hit_rate)}
 
 
-def _units_of(choice: Choice[Gemm], problem: Gemm, made: Roofs) -> tuple[str, Roofs]:
+def _units_of(choice: Choice[Gemm], problem: Gemm, roofs: Roofs) -> tuple[str, Roofs]:
     """Return the units that a kernel multiplies with, and the roofs that hold for it."""
     if choice.kernel.instruction == "fma":
-        return ("dfma" if problem.dtype is F64 else "ffma"), made
-    unit = cost.unit_for(made, "tf32" if problem.precision == "tf32" else problem.dtype.name)
-    sheet = made.peaks[unit].sheet
+        return ("dfma" if problem.dtype is F64 else "ffma"), roofs
+    unit = cost.unit_for(roofs, "tf32" if problem.precision == "tf32" else problem.dtype.name)
+    sheet = roofs.peaks[unit].sheet
     if choice.kernel.instruction != "wgmma" or sheet is None:
-        return unit, made
+        return unit, roofs
     # A probe times mma.sync, which wgmma outruns.
-    return unit, replace(made, peaks={**made.peaks, unit: Figure(sheet, SHEET, sheet)})
+    return unit, replace(roofs, peaks={**roofs.peaks, unit: Figure(sheet, SHEET, sheet)})
 
 
 def _tile_of(config: Config) -> Tile | None:
@@ -210,12 +210,12 @@ def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int
     """Return blocks that an SM holds and what limits them; what keeps the tile from running at all."""
     shared = tile.shared_bytes(dtype.itemsize, stages)
     threads, sums = tile.threads, tile.sum_registers(dtype)
-    found: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
+    fields: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
     reasons = []
     if shared > arch.shared_per_block:
         reasons.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
     if threads is None or sums is None:
-        return found | {"why_not": "; ".join(reasons) or None, "occupancy": None, "limited_by": None}
+        return fields | {"why_not": "; ".join(reasons) or None, "occupancy": None, "limited_by": None}
     if threads > arch.max_threads_per_block:
         reasons.append(f"{threads} > {arch.max_threads_per_block} threads per block")
     used = registers or sums
@@ -224,7 +224,7 @@ def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int
     blocks, limits = arch.resident(threads, used, shared)
     if not blocks and not reasons:
         reasons.append(f"one block needs more {' and '.join(limits)} than an SM has")
-    return found | {
+    return fields | {
         "registers": used,
         "registers_are": "given" if registers else "of the sums alone: the least",
         "why_not": "; ".join(reasons) or None,
@@ -248,7 +248,7 @@ def _problem_record(problem: Gemm, name: str, least: Floor, met: AtRates) -> dic
     }
 
 
-def _tile_record(tile: Tile, found: TileBound, hit_rate: float) -> dict[str, Any]:
+def _tile_record(tile: Tile, bound: TileBound, hit_rate: float) -> dict[str, Any]:
     return {
         "BM": tile.bm,
         "BN": tile.bn,
@@ -256,18 +256,18 @@ def _tile_record(tile: Tile, found: TileBound, hit_rate: float) -> dict[str, Any
         "WM": tile.wm,
         "WN": tile.wn,
         "l2_hit_rate": hit_rate,
-        "block": {"intensity": found.block, "balance": found.cautious_block},
-        "warp": {"intensity": found.warp, "balance": found.cautious_warp},
-        "needs": dict(found.needs),
-        "bound": found.bound,
-        "attainable_flops_per_s": found.flops_per_s,
+        "block": {"intensity": bound.block, "balance": bound.cautious_block},
+        "warp": {"intensity": bound.warp, "balance": bound.cautious_warp},
+        "needs": dict(bound.needs),
+        "bound": bound.bound,
+        "attainable_flops_per_s": bound.flops_per_s,
     }
 
 
-def _figures(made: Roofs) -> Iterable[RenderableType]:
+def _figures(roofs: Roofs) -> Iterable[RenderableType]:
     """Yield the figures with their sources, and the balance points."""
-    known = [(PEAKS[name], figure, "FLOP/s") for name, figure in made.peaks.items()]
-    known += [(LEVELS[name], figure, "B/s") for name, figure in made.levels.items()]
+    known = [(PEAKS[name], figure, "FLOP/s") for name, figure in roofs.peaks.items()]
+    known += [(LEVELS[name], figure, "B/s") for name, figure in roofs.levels.items()]
     rows = [
         [
             name,
@@ -278,16 +278,18 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
         for name, figure, unit in known
     ]
     columns = [("", "left"), ("rate", "right"), ("source", "left"), ("data sheet", "right")]
-    yield table(f"Roofs of the {made.arch.title}", columns, rows)
-    if made.arch.source:
-        yield Text(f"data sheet: {made.arch.source}")
-    if "l2" not in made.levels:
-        yield Text(f"L2: not known for the {made.arch.title}; `matmill probe` measures it there.")
+    yield table(f"Roofs of the {roofs.arch.title}", columns, rows)
+    if roofs.arch.source:
+        yield Text(f"data sheet: {roofs.arch.source}")
+    if "l2" not in roofs.levels:
+        yield Text(f"L2: not known for the {roofs.arch.title}; `matmill probe` measures it there.")
     yield Text()
-    points = cost.balance(made)
+    points = cost.balance(roofs)
     columns = [("", "left"), *((LEVELS[level], "right") for level in LEVELS)]
     cells = [
-        [PEAKS[peak], *(_digits(points[f"{peak}/{level}"]) for level in LEVELS)] for peak in PEAKS if peak in made.peaks
+        [PEAKS[peak], *(_digits(points[f"{peak}/{level}"]) for level in LEVELS)]
+        for peak in PEAKS
+        if peak in roofs.peaks
     ]
     yield table("Balance points, FLOP/B", columns, cells)
 
@@ -329,17 +331,17 @@ def _points(  # noqa: PLR0917 — all of one product
 ) -> list[Point]:
     """Give the product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
     sizes = f"{problem.m}x{problem.n}x{problem.k} {name}"
-    found = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
+    points = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
     if "predicted_seconds" in chosen:
         rate = problem.flops / chosen["predicted_seconds"]
-        found.append(Point(f"{chosen['kernel']}, predicted", met.intensity, rate))
+        points.append(Point(f"{chosen['kernel']}, predicted", met.intensity, rate))
     if measured is not None:
-        found.append(Point("measured", met.intensity, problem.flops / measured))
+        points.append(Point("measured", met.intensity, problem.flops / measured))
     tile = chosen.get("tile")
     if tile is not None:
         label = f"its tile {tile['BM']}x{tile['BN']}, L2 hits {tile['l2_hit_rate']:g}"
-        found.append(Point(label, tile["block"]["intensity"], tile["attainable_flops_per_s"]))
-    return found
+        points.append(Point(label, tile["block"]["intensity"], tile["attainable_flops_per_s"]))
+    return points
 
 
 def _at(problem: Gemm, seconds: float) -> str:
@@ -348,50 +350,50 @@ def _at(problem: Gemm, seconds: float) -> str:
 
 
 def _tile_said(  # noqa: PLR0917 — all of one tile
-    tile: Tile, name: str, unit: str, found: TileBound, made: Roofs, hit_rate: float
+    tile: Tile, name: str, unit: str, bound: TileBound, roofs: Roofs, hit_rate: float
 ) -> Iterable[RenderableType]:
     """Yield what a tile shape meets at every level, and S2's reading of it."""
     yield Text()
     warps = f", warps {tile.wm}x{tile.wn}" if tile.wm and tile.wn else ""
     title = f"Tile {tile.bm}x{tile.bn}x{tile.bk}{warps}, {name}, L2 hit rate {hit_rate:g}"
-    met = {"dram": found.block, "l2": found.block, "shared": found.warp}
+    met = {"dram": bound.block, "l2": bound.block, "shared": bound.warp}
     what = {"dram": "block, misses from DRAM", "l2": "block, all from L2", "shared": "warp, from shared memory"}
     rows = [
-        [what[level], _digits(met[level]), _digits(found.needs[level]), _enough(met, found, level)] for level in met
+        [what[level], _digits(met[level]), _digits(bound.needs[level]), _enough(met, bound, level)] for level in met
     ]
     columns = [("", "left"), ("FLOP/B", "right"), ("needed", "right"), ("enough", "left")]
     yield table(title, columns, rows)
-    peak = made.peaks[unit]
+    peak = roofs.peaks[unit]
     yield Text(
-        f"bound: {found.bound}; at the most {units.quantity(found.flops_per_s, 'FLOP/s')} of "
+        f"bound: {bound.bound}; at the most {units.quantity(bound.flops_per_s, 'FLOP/s')} of "
         f"{units.quantity(peak.value, 'FLOP/s')}"
     )
     sheet = units.quantity(peak.sheet or peak.value, "FLOP/s")
-    if found.cautious_block is None:
+    if bound.cautious_block is None:
         yield Text("S2's mean of DRAM and L2: not known without the bandwidth of L2")
     else:
-        mean = cost.mean_bandwidth(made, hit_rate) or 0.0
+        mean = cost.mean_bandwidth(roofs, hit_rate) or 0.0
         yield Text(
             f"S2's reading, {sheet} by the data sheet over the mean of DRAM and L2, {units.quantity(mean, 'B/s')}: "
-            f"block {_digits(found.block)} against {_digits(found.cautious_block)}"
+            f"block {_digits(bound.block)} against {_digits(bound.cautious_block)}"
         )
-    if found.warp is not None:
-        yield Text(f"and {sheet} over shared memory: warp {_digits(found.warp)} against {_digits(found.cautious_warp)}")
+    if bound.warp is not None:
+        yield Text(f"and {sheet} over shared memory: warp {_digits(bound.warp)} against {_digits(bound.cautious_warp)}")
 
 
-def _enough(met: dict[str, float | None], found: TileBound, level: str) -> str:
-    has, needs = met[level], found.needs[level]
+def _enough(met: dict[str, float | None], bound: TileBound, level: str) -> str:
+    has, needs = met[level], bound.needs[level]
     return "-" if has is None or needs is None else "yes" if has >= needs else "no"
 
 
 def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
     """Say how many blocks an SM holds, and what limits them."""
     stages = f"{held['stages']} stage{'s' if held['stages'] > 1 else ''}"
-    said = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"
+    text = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"
     if held["occupancy"] is None:
-        yield Text(f"{said}; give --warp-tile for the occupancy")
+        yield Text(f"{text}; give --warp-tile for the occupancy")
     else:
-        yield Text(f"{said}; {held['threads']} threads; {held['registers']} registers ({held['registers_are']})")
+        yield Text(f"{text}; {held['threads']} threads; {held['registers']} registers ({held['registers_are']})")
         limits = " and ".join(held["limited_by"])
         blocks = f"{held['blocks_per_sm']} block{'s' if held['blocks_per_sm'] != 1 else ''} per SM"
         yield Text(f"occupancy {units.percent(held['occupancy'])}, {blocks}, limited by {limits}")

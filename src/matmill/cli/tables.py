@@ -13,7 +13,7 @@ from matmill.bench import units
 from matmill.cli.console import table
 from matmill.ladders.runner.results import BaselineRow, Outcome, Row
 from matmill.ladders.runner.subject import COPYING, TENSOR_CORE_PEAK, Subject
-from matmill.ladders.runner.traffic import async_units, read_over_least, said, sectors_per_load
+from matmill.ladders.runner.traffic import async_units, read_over_least, sectors_in_words, sectors_per_load
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ _COUNTED: dict[str, tuple[str, Callable[[Row, Mapping[str, int]], str]]] = {
     "ffma": ("\nFFMA", _count("ffma")),
     "hmma": ("\nHMMA", _count("hmma")),
     "loads": ("\nloads", _count("global_load_requests")),
-    "sectors per load": ("sect/\nload", lambda _row, c: said(sectors_per_load(c))),
+    "sectors per load": ("sect/\nload", lambda _row, c: sectors_in_words(sectors_per_load(c))),
     "stores": ("\nstores", _count("global_store_requests")),
     "sectors per store": ("sect/\nstore", _sectors_per_store),
     "read over least": ("read/\nleast", lambda row, c: units.digits(read_over_least(c, row.bytes))),

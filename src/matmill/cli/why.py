@@ -62,17 +62,17 @@ def run(args: argparse.Namespace) -> int:
     product = _OPERATIONS[args.operation] is _product
     dtype = ELEMENTWISE[long_name(args.dtype, ALL if product else ELEMENTWISE)]
     stages = fit_batches(_OPERATIONS[args.operation](args, dtype), arch)
-    found = [(stage, explain(stage.problem, arch)) for stage in stages]
+    explanations = [(stage, explain(stage.problem, arch)) for stage in stages]
     if args.json:
-        records = [record(made, len(stage.offsets)) for stage, made in found]
+        records = [record(explanation, len(stage.offsets)) for stage, explanation in explanations]
         seconds = stages_seconds(stages, arch)
         show_json({"operation": args.operation, "arch": arch.name, "seconds": seconds, "stages": records})
         return 0
     if sum(len(stage.offsets) for stage in stages) > 1:
         show(in_parts(stages, stages_seconds(stages, arch), output().width))
-    for stage, made in found:
-        show(report(made, len(stage.offsets), args.top, output().width))
-    if not found:
+    for stage, explanation in explanations:
+        show(report(explanation, len(stage.offsets), args.top, output().width))
+    if not explanations:
         show([Text("Nothing to run: the result is empty.")])
     return 0
 

@@ -29,22 +29,22 @@ _STARTS = ("Rows", "Columns", "No ")
 _NUMBERS, _LISTED = 23, 42
 
 
-def record(made: Explanation, offsets: int) -> dict[str, Any]:
+def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
     """Return everything, for a JSON document; ``offsets`` is the number of launches at different offsets."""
-    chosen = made.chosen
+    chosen = explanation.chosen
     return {
-        "problem": str(made.problem),
+        "problem": str(explanation.problem),
         "offsets": offsets,
-        "floor": vars(made.floor),
-        "share_of_floor": made.share,
-        "because": vars(cause(made)),
+        "floor": vars(explanation.floor),
+        "share_of_floor": explanation.share,
+        "because": vars(cause(explanation)),
         "best": {
             name: value for name, value in _row(chosen, chosen).items() if name in {"kernel", "config", "seconds"}
         },
         "chosen": _row(chosen, chosen),
         "runner_ups": [
             {**_row(one.candidate, chosen), "reasons": [vars(reason) for reason in one.reasons]}
-            for one in made.runner_ups
+            for one in explanation.runner_ups
         ],
         "changes": [
             {
@@ -55,10 +55,10 @@ def record(made: Explanation, offsets: int) -> dict[str, Any]:
                 "before": one.before,
                 "gain": one.gain,
             }
-            for one in made.changes
+            for one in explanation.changes
         ],
-        "rows": [_row(one, chosen) for one in made.legal],
-        "ruled_out": dict(made.ruled_out),
+        "rows": [_row(one, chosen) for one in explanation.legal],
+        "ruled_out": dict(explanation.ruled_out),
     }
 
 
@@ -88,26 +88,26 @@ def in_parts(stages: Sequence[SubProblem[Any]], seconds: float, width: int) -> I
     yield Text()
 
 
-def report(made: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:
+def report(explanation: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:
     """Yield one sentence that says it all; where the time goes; the runner-ups; what would be faster.
 
     With ``top`` the best configurations follow.
     """
-    yield _wrapped(_summary(made), width)
+    yield _wrapped(_summary(explanation), width)
     yield Text()
-    yield _times(made)
+    yield _times(explanation)
     yield Text()
-    for said in _choice(made, offsets):
-        yield _wrapped(said, width)
-    if made.runner_ups:
+    for line in _choice(explanation, offsets):
+        yield _wrapped(line, width)
+    if explanation.runner_ups:
         yield Text()
-        yield _runner_ups(made, width)
+        yield _runner_ups(explanation, width)
     yield Text()
-    yield from (_wrapped(said, width, "  ") for said in _changes(made))
+    yield from (_wrapped(line, width, "  ") for line in _changes(explanation))
     if top:
         yield Text()
-        yield from _list(made, top, width)
-    for reason, count in Counter(made.ruled_out.values()).items():
+        yield from _list(explanation, top, width)
+    for reason, count in Counter(explanation.ruled_out.values()).items():
         yield _wrapped(f"Ruled out, {count} configuration{'s' if count > 1 else ''}: {reason}", width)
 
 
@@ -120,21 +120,22 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _summary(made: Explanation) -> str:
+def _summary(explanation: Explanation) -> str:
     """Say how long it takes, why, and what would be faster."""
-    chosen, found = made.chosen, cause(made)
+    chosen, reason = explanation.chosen, cause(explanation)
     whole = max(chosen.call_seconds, chosen.seconds)
-    floor = f"{units.digits(whole / made.floor.seconds)} times the floor of {units.seconds(made.floor.seconds)}"
-    part = f": {units.seconds(found.seconds)} of it" if found.seconds < chosen.seconds else ""
-    said = (
-        f"{made.problem}, {made.arch.title}: {units.seconds(whole)} predicted, {floor} ({made.floor.bound}), because "
-        f"{found.words}{part}."
+    least = explanation.floor
+    floor = f"{units.digits(whole / least.seconds)} times the floor of {units.seconds(least.seconds)}"
+    part = f": {units.seconds(reason.seconds)} of it" if reason.seconds < chosen.seconds else ""
+    text = (
+        f"{explanation.problem}, {explanation.arch.title}: {units.seconds(whole)} predicted, {floor} ({least.bound}), "
+        f"because {reason.words}{part}."
     )
-    if not made.changes:
-        return said
-    best = made.changes[0]
+    if not explanation.changes:
+        return text
+    best = explanation.changes[0]
     words = best.words[0].lower() + best.words[1:] if best.words.startswith(_STARTS) else best.words
-    return f"{said} It would be {units.seconds(best.seconds)} with {words}."
+    return f"{text} It would be {units.seconds(best.seconds)} with {words}."
 
 
 def _gain(change: Change) -> str:
@@ -142,13 +143,13 @@ def _gain(change: Change) -> str:
     return f"{change.words}: {instead}, {change.gain:.0%} less."
 
 
-def _times(made: Explanation) -> RenderableType:
+def _times(explanation: Explanation) -> RenderableType:
     """Return the floor's terms and the prediction's."""
-    chosen, whole = made.chosen, made.chosen.seconds
-    rows = [[f"floor: {name}", units.seconds(seconds)] for name, seconds in _floor_terms(made)]
+    chosen, whole = explanation.chosen, explanation.chosen.seconds
+    rows = [[f"floor: {name}", units.seconds(seconds)] for name, seconds in _floor_terms(explanation)]
     terms = [[f"predicted: {name.replace('_', ' ')}", units.seconds(value)] for name, value in _shown(chosen)]
     rows += [*terms, ["predicted: all", units.seconds(whole)]]
-    values = [*(seconds for _, seconds in _floor_terms(made)), *(value for _, value in _shown(chosen)), whole]
+    values = [*(seconds for _, seconds in _floor_terms(explanation)), *(value for _, value in _shown(chosen)), whole]
     cells = [[*row, units.percent(value / whole)] for row, value in zip(rows, values, strict=True)]
     return table("Where the time goes", [("term", "left"), ("time", "right"), ("of it all", "right")], cells)
 
@@ -157,26 +158,26 @@ def _shown(one: Candidate) -> list[tuple[str, float]]:
     return [(name, value) for name, value in one.terms.items() if value]
 
 
-def _floor_terms(made: Explanation) -> Iterator[tuple[str, float]]:
-    found: Floor = made.floor
-    if found.flops_per_s is not None:
-        yield f"operations at {units.quantity(found.flops_per_s, 'FLOP/s')} ({found.unit})", found.compute_seconds
-    moved = units.quantity(made.problem.least_bytes, "B")
-    rate = units.quantity(made.arch.dram_bytes_per_s, "B/s")
-    yield f"least bytes, {moved} at {rate}", found.memory_seconds
+def _floor_terms(explanation: Explanation) -> Iterator[tuple[str, float]]:
+    floor: Floor = explanation.floor
+    if floor.flops_per_s is not None:
+        yield f"operations at {units.quantity(floor.flops_per_s, 'FLOP/s')} ({floor.unit})", floor.compute_seconds
+    moved = units.quantity(explanation.problem.least_bytes, "B")
+    rate = units.quantity(explanation.arch.dram_bytes_per_s, "B/s")
+    yield f"least bytes, {moved} at {rate}", floor.memory_seconds
 
 
-def _choice(made: Explanation, offsets: int) -> Iterator[str]:
-    chosen = made.chosen
-    said = f"Choice: {chosen.kernel.entry}"
+def _choice(explanation: Explanation, offsets: int) -> Iterator[str]:
+    chosen = explanation.chosen
+    text = f"Choice: {chosen.kernel.entry}"
     if chosen.waves is not None:
         useful = units.percent(chosen.waves.useful)
-        said += f" {described(chosen, chosen)}; {chosen.waves.words}, {useful} of its FMAs for D"
+        text += f" {described(chosen, chosen)}; {chosen.waves.words}, {useful} of its FMAs for D"
     if chosen.launches > 1:
-        said += f"; {chosen.launches} launches"
+        text += f"; {chosen.launches} launches"
     if chosen.workspace:
-        said += f"; workspace {units.quantity(chosen.workspace, 'B')}"
-    yield f"{said}."
+        text += f"; workspace {units.quantity(chosen.workspace, 'B')}"
+    yield f"{text}."
     yield f"Constants: {chosen.config}"
     terms = "Main loop and epilogue are parts of compute, which overlaps with memory."
     yield f"{terms if 'main_loop' in chosen.terms else 'Terms may overlap.'} All of it is predicted, not measured."
@@ -184,20 +185,20 @@ def _choice(made: Explanation, offsets: int) -> Iterator[str]:
         yield f"Launched {offsets} times, each at other offsets."
 
 
-def _runner_ups(made: Explanation, width: int) -> RenderableType:
-    room = width - max(len(one.candidate.kernel.entry) for one in made.runner_ups) - _NUMBERS
+def _runner_ups(explanation: Explanation, width: int) -> RenderableType:
+    room = width - max(len(one.candidate.kernel.entry) for one in explanation.runner_ups) - _NUMBERS
     most = min(_CONFIGURATION, room // 2)
-    configurations = [_lines(described(one.candidate, made.chosen), most) for one in made.runner_ups]
+    configurations = [_lines(described(one.candidate, explanation.chosen), most) for one in explanation.runner_ups]
     room -= max(len(line) for lines in configurations for line in lines)
     cells = [
         [
             one.candidate.kernel.entry,
             "\n".join(lines),
             units.seconds(one.candidate.seconds),
-            units.percent(one.candidate.seconds / made.chosen.seconds - 1),
+            units.percent(one.candidate.seconds / explanation.chosen.seconds - 1),
             "\n".join(_lines(_why(one), room)),
         ]
-        for one, lines in zip(made.runner_ups, configurations, strict=True)
+        for one, lines in zip(explanation.runner_ups, configurations, strict=True)
     ]
     columns = [("kernel", "left"), ("configuration", "left"), ("time", "right"), ("more", "right"), ("because", "left")]
     return table("Runner-ups: the best of other kernels, and of other configurations of this one", columns, cells)
@@ -210,22 +211,22 @@ def _why(one: RunnerUp) -> str:
     )
 
 
-def _changes(made: Explanation) -> Iterator[str]:
-    if not isinstance(made.problem, Gemm):
+def _changes(explanation: Explanation) -> Iterator[str]:
+    if not isinstance(explanation.problem, Gemm):
         return
-    if not made.changes:
+    if not explanation.changes:
         yield f"No other alignment, sizes, layout or element type would save {LEAST_GAIN:.0%} of a call."
         return
     yield "What would be faster:"
-    yield from (f"- {_gain(change)}" for change in made.changes)
+    yield from (f"- {_gain(change)}" for change in explanation.changes)
 
 
-def _list(made: Explanation, top: int, width: int) -> Iterator[RenderableType]:
-    rows = made.legal[:top]
+def _list(explanation: Explanation, top: int, width: int) -> Iterator[RenderableType]:
+    rows = explanation.legal[:top]
     constants = [_constants(one) for one in rows]
     names = dict.fromkeys(name for one in constants for name in one)
     differing = [name for name in names if len({one.get(name) for one in constants}) > 1]
-    least = min(one.seconds for one in made.legal)
+    least = min(one.seconds for one in explanation.legal)
     kernels = {one.kernel.entry for one in rows}
     several = len(kernels) > 1  # one alone is told below the table
     room = width - _LISTED - max(several * len(one.kernel.entry) + len(one.bound) for one in rows)
@@ -236,15 +237,15 @@ def _list(made: Explanation, top: int, width: int) -> Iterator[RenderableType]:
             units.seconds(one.seconds),
             units.percent(one.seconds / least - 1),
             units.seconds(one.call_seconds),
-            one.bound + (" <- chosen" if one is made.chosen else ""),
+            one.bound + (" <- chosen" if one is explanation.chosen else ""),
         ]
         for one, own in zip(rows, constants, strict=True)
     ]
     columns = [("constants", "left"), ("time", "right"), ("excess", "right"), ("call", "right")]
     columns = [*([("kernel", "left")] * several), *columns]
-    count = len(made.legal)
-    said = f"The best {len(rows)} of {count} configurations" if count > len(rows) else f"All {count} configurations"
-    yield table(said, [*columns, ("bound", "left")], cells)
+    count = len(explanation.legal)
+    title = f"The best {len(rows)} of {count} configurations" if count > len(rows) else f"All {count} configurations"
+    yield table(title, [*columns, ("bound", "left")], cells)
     yield _wrapped("excess: over the least. call: of many in a row, with the host's part.", width)
     alike = " ".join(f"{name}={value}" for name, value in constants[0].items() if name not in differing)
     if len(rows) > 1:

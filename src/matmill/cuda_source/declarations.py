@@ -78,20 +78,20 @@ def declarations_of(text: str, macros: Iterable[str] = (), defined: Mapping[str,
     every = tokens(text)
     live = without_dead_branches(every)
     reader = _Reader(expanded(live, defined or {}), device_macros(live) | set(macros))
-    found = reader.scope(inside=False)
+    declarations = reader.scope(inside=False)
     for token in live:
         macro = _MACRO.match(token.text) if token.kind == "directive" else None
         if macro is not None:
             words = frozenset(re.findall(r"[A-Za-z_]\w*", macro[3]))
-            found.append(Declaration("macro", token.start, token.start, (macro[1],), words))
+            declarations.append(Declaration("macro", token.start, token.start, (macro[1],), words))
     directives = [token for token in every if token.kind == "directive"]
-    return File(text, found, directives, tuple(_launches(reader.tokens)))
+    return File(text, declarations, directives, tuple(_launches(reader.tokens)))
 
 
-def device_macros(found: Sequence[Token]) -> set[str]:
+def device_macros(code: Sequence[Token]) -> set[str]:
     """Return the macros among tokens that stand for an annotation of device code."""
     names: set[str] = set()
-    for token in found:
+    for token in code:
         macro = _MACRO.match(token.text) if token.kind == "directive" else None
         if macro is not None and re.search(r"__device__|__global__", macro[3]) and "{" not in macro[3]:
             names.add(macro[1])
@@ -123,8 +123,8 @@ class _Parts:
 
 
 class _Reader:
-    def __init__(self, found: list[Token], macros: set[str]) -> None:
-        self.tokens = found
+    def __init__(self, code: list[Token], macros: set[str]) -> None:
+        self.tokens = code
         self.at = 0
         self.device = DEVICE_WORDS | macros
         self.path: tuple[str, ...] = ()
@@ -135,16 +135,16 @@ class _Reader:
 
     def scope(self, *, inside: bool) -> list[Declaration]:
         """Return the declarations up to the closing brace of a scope, or the end."""
-        found: list[Declaration] = []
+        declarations: list[Declaration] = []
         while self.at < len(self.tokens):
             if self.text() == "}":
                 self.at += 1
                 if inside:
-                    return found
+                    return declarations
                 continue
             outer = self.path
             if self._opens():
-                found += self.scope(inside=True)
+                declarations += self.scope(inside=True)
                 self.path = outer
                 continue
             if self.text() in {"public", "private", "protected"} and self.text(1) == ":":
@@ -153,8 +153,8 @@ class _Reader:
             if self.text() == ";":
                 self.at += 1
                 continue
-            found.append(self._declaration())
-        return found
+            declarations.append(self._declaration())
+        return declarations
 
     def _opens(self) -> bool:
         """Tell whether a namespace or a linkage block begins here, whose opening is then taken."""
@@ -323,56 +323,56 @@ def _tags(words: list[Token]) -> Iterable[str]:
     yield from (each.text for each in words[last + 1 :] if each.kind == "word")
 
 
-def _launches(found: list[Token]) -> Iterable[str]:
+def _launches(code: list[Token]) -> Iterable[str]:
     """Return kernels as host code spells them before ``<<<``."""
     seen: dict[str, None] = {}
-    dependent = set(_template_parameters(found))
-    constants = _constants(found)
-    for at, token in enumerate(found):
+    dependent = set(_template_parameters(code))
+    constants = _constants(code)
+    for at, token in enumerate(code):
         if token.text != "<<<" or not at:
             continue
         begin = at - 1
-        if found[begin].text in {">", ">>>"}:
+        if code[begin].text in {">", ">>>"}:
             depth = 0
             while begin >= 0:
-                depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(found[begin].text, 0)
+                depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(code[begin].text, 0)
                 if depth <= 0:
                     break
                 begin -= 1
             begin -= 1
-        while begin > 1 and found[begin - 1].text == "::":
+        while begin > 1 and code[begin - 1].text == "::":
             begin -= 2
-        spelled = found[max(begin, 0) : at]
+        spelled = code[max(begin, 0) : at]
         # In a template of the host's, the arguments may be its own parameters.
         if spelled and spelled[0].kind == "word" and dependent.isdisjoint(each.text for each in spelled):
             seen["".join(_spaced([constants.get(each.text, each) for each in spelled]))] = None
     return seen
 
 
-def _constants(found: list[Token]) -> dict[str, Token]:
+def _constants(code: list[Token]) -> dict[str, Token]:
     """Return the numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
     return {
         name.text: number
-        for name, equals, number, end in zip(found, found[1:], found[2:], found[3:], strict=False)
+        for name, equals, number, end in zip(code, code[1:], code[2:], code[3:], strict=False)
         if equals.text == "=" and name.kind == "word" and number.kind == "number" and end.text in {";", ",", "}"}
     }
 
 
-def _template_parameters(found: Sequence[Token]) -> Iterable[str]:
+def _template_parameters(code: Sequence[Token]) -> Iterable[str]:
     """Yield the names of all template parameters of a file."""
     inside = 0
-    for at, token in enumerate(found):
-        if token.text == "template" and at + 1 < len(found) and found[at + 1].text == "<":
+    for at, token in enumerate(code):
+        if token.text == "template" and at + 1 < len(code) and code[at + 1].text == "<":
             inside = 1
         elif inside:
-            inside += {"<": 1, ">": -1, ">>>": -3}.get(token.text, 0) if found[at - 1].text != "template" else 0
-            if token.text in {",", ">", "="} and found[at - 1].kind == "word":
-                yield found[at - 1].text
+            inside += {"<": 1, ">": -1, ">>>": -3}.get(token.text, 0) if code[at - 1].text != "template" else 0
+            if token.text in {",", ">", "="} and code[at - 1].kind == "word":
+                yield code[at - 1].text
 
 
-def _spaced(found: Sequence[Token]) -> Iterable[str]:
-    for at, token in enumerate(found):
+def _spaced(code: Sequence[Token]) -> Iterable[str]:
+    for at, token in enumerate(code):
         word = token.kind in {"word", "number"}
-        yield (" " if word and at and found[at - 1].kind in {"word", "number"} else "") + token.text
+        yield (" " if word and at and code[at - 1].kind in {"word", "number"} else "") + token.text
         if token.text == ",":
             yield " "

@@ -34,17 +34,17 @@ def shared_arrays(files: Iterable[File], template: Mapping[str, str]) -> dict[st
 
     ``template`` gives the values of template parameters.
     """
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+    arrays: dict[str, list[tuple[str, list[str]]]] = {}
     for file in files:
         every = [token for token in tokens(file.text) if token.kind != "directive"]
         for at, token in enumerate(every):
             if token.text == "__shared__":
-                _declared(every[at + 1 : at + 120], template, found)
-    return found
+                _declared(every[at + 1 : at + 120], template, arrays)
+    return arrays
 
 
 def _declared(
-    after: Sequence[Token], template: Mapping[str, str], found: dict[str, list[tuple[str, list[str]]]]
+    after: Sequence[Token], template: Mapping[str, str], arrays: dict[str, list[tuple[str, list[str]]]]
 ) -> None:
     """Read ``float a[32][33], b[4];`` behind __shared__."""
     words: list[str] = []
@@ -58,7 +58,7 @@ def _declared(
             at = end
         elif text in {",", ";", "=", "{"}:
             if name and extents:
-                found.setdefault(name, []).append((template.get(kind, kind), extents))
+                arrays.setdefault(name, []).append((template.get(kind, kind), extents))
             name, extents = "", []
             if text != ",":
                 return
@@ -71,18 +71,18 @@ def _declared(
 
 def constants(files: Iterable[File], template: Mapping[str, str]) -> dict[str, str]:
     """Return what names stand for: macros, constants with an initial value, and template parameters."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for file in files:
         for directive in file.directives:
             match = _DEFINE.match(directive.text)
             if match is not None:
-                found[match[1]] = match[2].split("//")[0].strip()
+                values[match[1]] = match[2].split("//")[0].strip()
         every = [token for token in tokens(file.text) if token.kind != "directive"]
         for at, token in enumerate(every[1:-1], 1):
             if token.text == "=" and every[at - 1].kind == "word":
                 end = next((n for n in range(at, min(at + 24, len(every))) if every[n].text in {";", ","}), at + 1)
-                found.setdefault(every[at - 1].text, " ".join(each.text for each in every[at + 1 : end]))
-    return found | dict(template)
+                values.setdefault(every[at - 1].text, " ".join(each.text for each in every[at + 1 : end]))
+    return values | dict(template)
 
 
 def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str]) -> Shape | None:

@@ -22,8 +22,8 @@ _SYSTEM = Path("/usr/local/cuda/include")
 @cache
 def toolkit() -> tuple[Path, ...]:
     """Give folders of CUDA's headers: of the wheels (nvidia-cuda-runtime, -cccl, -crt, -curand), else of a toolkit."""
-    found = [folder for entry in map(Path, sys.path) for folder in sorted(entry.glob("nvidia/*/include"))]
-    folders = found or [_SYSTEM]
+    of_packages = [folder for entry in map(Path, sys.path) for folder in sorted(entry.glob("nvidia/*/include"))]
+    folders = of_packages or [_SYSTEM]
     return tuple(each for folder in folders for each in (folder, folder / "cccl") if each.is_dir())
 
 
@@ -54,14 +54,14 @@ def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -
     """Read a file and all of the user's headers, and replace each ``#include`` by what it means here."""
     gatherer = _Gatherer(include)
     read = [(name, None, gatherer.replaced(name, text, folder)), *gatherer.headers()]
-    found = [tokens(source) for _, _, source in read]
-    macros = {macro for each in found for macro in device_macros(each)}
+    contents = [tokens(source) for _, _, source in read]
+    macros = {macro for each in contents for macro in device_macros(each)}
     defined: dict[str, Macro] = {}
-    for each in found:
+    for each in contents:
         defined |= macros_of(without_dead_branches(each))
     files = [(spelled, path, declarations_of(source, macros, defined)) for spelled, path, source in read]
-    gatherer.found.files = files
-    return gatherer.found
+    gatherer.gathered.files = files
+    return gatherer.gathered
 
 
 class _Gatherer:
@@ -69,10 +69,10 @@ class _Gatherer:
 
     def __init__(self, include: Sequence[Path]) -> None:
         self.include = include
-        self.found = Gathered()
+        self.gathered = Gathered()
         self.known: dict[Path, str] = {}
         self.left: list[Path] = []
-        self.stubs = self.found.stubs
+        self.stubs = self.gathered.stubs
 
     def headers(self) -> Iterator[tuple[str, Path | None, str]]:
         """Yield all headers of the user's, read and with their own includes replaced."""
@@ -83,7 +83,7 @@ class _Gatherer:
 
     def replaced(self, name: str, source: str, here: Path | None) -> str:
         """Return the text of a file with includes as the compiler is to see them."""
-        self.found.originals[name] = source
+        self.gathered.originals[name] = source
         parts, at = [], 0
         # In directives alone: a string or a comment may speak of one.
         for token in tokens(source):
@@ -94,7 +94,7 @@ class _Gatherer:
         return "".join([*parts, source[at:]])
 
     def _directive(self, match: re.Match[str], here: Path | None) -> str:
-        spelled, found = match[2] or match[3], self.found
+        spelled, headers = match[2] or match[3], self.gathered
         # Thrust is host code that launches kernels of its own.
         host = not {spelled, Path(spelled).name}.isdisjoint(HOST_HEADERS) or spelled.startswith("thrust/")
         path = None if host else self._of_user(spelled, here if match[2] is not None else None)
@@ -105,7 +105,7 @@ class _Gatherer:
             return f'#include "{self.known[path]}"'
         if not host and any((each / spelled).is_file() for each in toolkit()):
             return match[0]
-        (found.host if host else found.missing)[spelled] = None
+        (headers.host if host else headers.missing)[spelled] = None
         return self._instead(Path(spelled).name) if host else ""
 
     def _instead(self, name: str) -> str:

@@ -41,11 +41,11 @@ def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_funct
     return kept
 
 
-def _meant(found: Iterable[Declaration], *, host_functions: bool) -> Iterator[Declaration]:
+def _meant(declarations: Iterable[Declaration], *, host_functions: bool) -> Iterator[Declaration]:
     """Yield the declarations of one name that device code can mean."""
-    found = list(found)
-    marked = any(d.device and d.kind in {"function", "variable"} and (d.body or d.prototype) for d in found)
-    for declaration in found:
+    declarations = list(declarations)
+    marked = any(d.device and d.kind in {"function", "variable"} and (d.body or d.prototype) for d in declarations)
+    for declaration in declarations:
         function = declaration.body or (declaration.prototype and declaration.kind == "variable")
         if not function or declaration.device or (host_functions and not marked):
             yield declaration

@@ -47,10 +47,10 @@ def defined(directive: Token) -> tuple[str, Macro] | None:
     return match[1], Macro(parameters, tuple(tokens(match[3].replace("#", " \x00 "))))
 
 
-def macros_of(found: Iterable[Token]) -> dict[str, Macro]:
+def macros_of(code: Iterable[Token]) -> dict[str, Macro]:
     """Collect the macros that a file defines."""
     table: dict[str, Macro] = {}
-    for token in found:
+    for token in code:
         if token.kind == "directive":
             _define(table, token)
     return table
@@ -65,21 +65,21 @@ def _define(table: dict[str, Macro], directive: Token) -> None:
             table[name] = macro
 
 
-def expanded(found: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]:
+def expanded(code: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]:
     r"""Replace invocations of macros that define kernels, and drop the directives.
 
     ``others`` are the macros of other files. A macro defines kernels if ``__global__``, its attributes or ``namespace``
     are in what it stands for, or in what a macro stands for that it mentions or is given.
 
-    >>> made = expanded(tokens("#define K(name, op) __global__ void k_##name(int* x) { *x op 1; }\nK(add, +)"), {})
-    >>> " ".join(token.text for token in made)
+    >>> result = expanded(tokens("#define K(name, op) __global__ void k_##name(int* x) { *x op 1; }\nK(add, +)"), {})
+    >>> " ".join(token.text for token in result)
     '__global__ void k_add ( int * x ) { * x + 1 ; }'
     """
     table = dict(others)
     result: list[Token] = []
     at = 0
-    while at < len(found):
-        token = found[at]
+    while at < len(code):
+        token = code[at]
         if token.kind == "directive":
             undefined = _UNDEF.match(token.text)
             if undefined is not None:
@@ -87,27 +87,27 @@ def expanded(found: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]
             _define(table, token)
             at += 1
             continue
-        taken, at = _invocation(found, at, table, _DEEPEST)
+        taken, at = _invocation(code, at, table, _DEEPEST)
         result += taken
     return result
 
 
-def _invocation(found: Sequence[Token], at: int, table: Mapping[str, Macro], depth: int) -> tuple[list[Token], int]:
+def _invocation(code: Sequence[Token], at: int, table: Mapping[str, Macro], depth: int) -> tuple[list[Token], int]:
     """Expand what begins at a token, if it is an invocation that defines kernels; and say where it ends."""
-    token = found[at]
+    token = code[at]
     macro = table.get(token.text) if token.kind == "word" and depth else None
     if macro is None:
         return [token], at + 1
     arguments: list[list[Token]] = []
     end = at + 1
     if macro.parameters is not None:
-        if end == len(found) or found[end].text != "(":
+        if end == len(code) or code[end].text != "(":
             return [token], at + 1
-        arguments, end = _arguments(found, end)
+        arguments, end = _arguments(code, end)
     given = {each.text for argument in arguments for each in argument if each.kind == "word"}
     if not any(_defines_kernels(name, table, frozenset()) for name in {token.text, *given}):
         return [token], at + 1
-    start, stop = token.start, found[end - 1].end
+    start, stop = token.start, code[end - 1].end
     body = [each._replace(start=start, end=stop) for each in _substituted(macro, arguments)]
     result: list[Token] = []
     inner = 0
@@ -127,13 +127,13 @@ def _defines_kernels(name: str, table: Mapping[str, Macro], around: frozenset[st
     )
 
 
-def _arguments(found: Sequence[Token], at: int) -> tuple[list[list[Token]], int]:
+def _arguments(code: Sequence[Token], at: int) -> tuple[list[list[Token]], int]:
     """Split what is between the parentheses that begin at ``at``, and say where they end."""
     parts: list[list[Token]] = [[]]
     depth = 1
     at += 1
-    while at < len(found) and depth:
-        token = found[at]
+    while at < len(code) and depth:
+        token = code[at]
         at += 1
         depth += (token.text in {"(", "[", "{"}) - (token.text in {")", "]", "}"})
         if token.text == "," and depth == 1:

@@ -46,8 +46,8 @@ def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
             parts.append([])
         else:
             parts[-1].append(token)
-    found = tuple(_parameter(part) for part in parts if part)
-    return () if [each.type for each in found] == ["void"] else found
+    parameters = tuple(_parameter(part) for part in parts if part)
+    return () if [each.type for each in parameters] == ["void"] else parameters
 
 
 def compiled(parameters: Sequence[Parameter], demangled: str) -> tuple[Parameter, ...]:
@@ -73,16 +73,16 @@ def _spaced(text: str) -> list[str]:
 
 def _types(demangled: str) -> list[str]:
     """Return the types between the last parentheses of a function's name; none where it has no such."""
-    depth, end, found = 0, len(demangled) - 1, list[str]()
+    depth, end, types = 0, len(demangled) - 1, list[str]()
     if not demangled.endswith(")"):
         return []
     for at in range(end, -1, -1):
         depth += (demangled[at] in _CLOSING) - (demangled[at] in _OPENING)
         if depth == 1 and demangled[at] == ",":
-            found.append(demangled[at + 1 : end].strip())
+            types.append(demangled[at + 1 : end].strip())
             end = at
         if depth == 0:
-            return [*found, demangled[at + 1 : end].strip()][::-1]
+            return [*types, demangled[at + 1 : end].strip()][::-1]
     return []
 
 

@@ -76,8 +76,8 @@ class Statements:
         Both are given by their lines, ``"k.cu:7"``, and those of the calls that they are inlined at, innermost first.
 
         >>> text = "if (t < n) {\n  __syncthreads();\n}\nif (t > n) return;\n__syncthreads();"
-        >>> found = Statements([("k.cu", text)])
-        >>> found.diverges(["k.cu:1"], ["k.cu:2"]), found.diverges(["k.cu:4"], ["k.cu:5"])
+        >>> result = Statements([("k.cu", text)])
+        >>> result.diverges(["k.cu:1"], ["k.cu:2"]), result.diverges(["k.cu:4"], ["k.cu:5"])
         (True, False)
         """
         for location in reversed(branch):
@@ -85,11 +85,11 @@ class Statements:
             if name not in self._texts or not number.isdigit():
                 continue
             line = int(number)
-            found = [each for each in self._statements(name) if each.first <= line <= each.last]
+            around = [each for each in self._statements(name) if each.first <= line <= each.last]
             lines = [int(each.rpartition(":")[2]) for each in barrier if each.rpartition(":")[0] == name]
-            if found and lines:
-                passed = next((at for at in lines if any(each.passes_by(line, at) for each in found)), None)
-                return passed is not None and not any(each.leaves(passed) for each in found)
+            if around and lines:
+                passed = next((at for at in lines if any(each.passes_by(line, at) for each in around)), None)
+                return passed is not None and not any(each.leaves(passed) for each in around)
         return None
 
     def _statements(self, name: str) -> list[Statement]:

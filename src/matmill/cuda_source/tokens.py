@@ -39,21 +39,21 @@ def tokens(text: str) -> list[Token]:
     >>> [token.text for token in tokens("k<<<1, 2>>>(x); // launch")]
     ['k', '<<<', '1', ',', '2', '>>>', '(', 'x', ')', ';']
     """
-    found = []
+    result = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
         if kind == "operator":  # all of them have one name here
-            found.append(Token("word", "operator", match.start(), match.end()))
+            result.append(Token("word", "operator", match.start(), match.end()))
         elif kind != "space":
-            found.append(Token("string" if kind in {"raw", "mark"} else kind, match[0], match.start(), match.end()))
-    return found
+            result.append(Token("string" if kind in {"raw", "mark"} else kind, match[0], match.start(), match.end()))
+    return result
 
 
-def without_dead_branches(found: list[Token]) -> list[Token]:
+def without_dead_branches(code: list[Token]) -> list[Token]:
     """Return the tokens without those that ``#if 0``, ``#ifdef __cplusplus`` and the like certainly leave out."""
     kept: list[Token] = []
     stack: list[bool | None] = []
-    for token in found:
+    for token in code:
         condition = _CONDITION.match(token.text) if token.kind == "directive" else None
         if condition is not None:
             word, rest = condition[1], condition[2].split("//")[0].strip()

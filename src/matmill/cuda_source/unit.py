@@ -71,13 +71,13 @@ class Unit:
         files = [file for _, _, file in self.gathered.files]
         arrays = shared_arrays(files, self.template)
         names = constants(files, self.template)
-        found = {}
+        result = {}
         for name, size in variables:
             simple = readable(name).rsplit("::", 1)[-1]
             shapes = {shape_of(size, each, names) for each in arrays.get(simple, ())} - {None}
             if len(shapes) == 1 and (shape := shapes.pop()) is not None:
-                found[name] = shape
-        return found
+                result[name] = shape
+        return result
 
 
 def kernels(
@@ -211,15 +211,15 @@ def _kernels(gathered: Gathered) -> list[Declaration]:
 def _choices(gathered: Gathered) -> list[str]:
     declared = _kernels(gathered)
     launches = [each for _, _, file in gathered.files for each in file.launches]
-    found: dict[str, None] = {}
+    choices: dict[str, None] = {}
     for declaration in declared:
         for name in declaration.names:
             spelled = "::".join([*declaration.path, name])
             if declaration.template:
-                found |= dict.fromkeys(each for each in launches if _base(each) == name and "<" in each)
+                choices |= dict.fromkeys(each for each in launches if _base(each) == name and "<" in each)
             else:
-                found[spelled] = None
-    return list(found)
+                choices[spelled] = None
+    return list(choices)
 
 
 def _entry(entry: str | None, gathered: Gathered) -> str:
@@ -298,12 +298,12 @@ def _lines(gathered: Gathered, name: str) -> dict[str, str]:
 
 
 def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, ...]:
-    said = [summary(dropped)] if summary(dropped) else []
+    lines = [summary(dropped)] if summary(dropped) else []
     if gathered.host:
-        said.append("host headers: " + ", ".join(gathered.host))
+        lines.append("host headers: " + ", ".join(gathered.host))
     if gathered.missing:
-        said.append("headers that were not found: " + ", ".join(gathered.missing))
-    return tuple(said)
+        lines.append("headers that were not found: " + ", ".join(gathered.missing))
+    return tuple(lines)
 
 
 def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> CompileError | ArgumentError:

@@ -103,9 +103,9 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        found = _report(context, *_found(context, pools), counters=counters)
-        fault.after(found.hazards)
-        fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
+        report = _report(context, *_found(context, pools), counters=counters)
+        fault.after(report.hazards)
+        fault.report = replace(report, hazards=(*report.hazards, fault.hazard))
         raise
     finally:
         read_back(module, space, context.symbols, symbols or {})

@@ -48,10 +48,10 @@ class DiskCache:
         line, _, payload = body[_DIGEST:].partition(b"\n")
         try:
             header = json.loads(line)
-            found, meta, cut = header["key"], header["meta"], header["first"]
+            own, meta, cut = header["key"], header["meta"], header["first"]
         except (ValueError, TypeError, KeyError, RecursionError):  # sound bytes that no version of this class wrote
             return None
-        if found != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(payload):
+        if own != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(payload):
             return None
         return meta, payload[:cut], payload[cut:]
 

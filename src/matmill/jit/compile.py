@@ -195,8 +195,8 @@ def _refuse(source: Source, target: str, log: str) -> None:
 
 def parse_resources(log: str, entry: str) -> Resources:
     """Parse the assembler's verbose report (``ptxas -v``) for one entry point."""
-    _, found, section = log.partition(f"Function properties for {entry}\n")
-    section = section.split("Compiling entry function")[0] if found else ""
+    _, heading, section = log.partition(f"Function properties for {entry}\n")
+    section = section.split("Compiling entry function")[0] if heading else ""
 
     def number(pattern: str) -> int:
         match = re.search(pattern, section)

@@ -91,18 +91,18 @@ def build(request: Request, *, machine_code: bool) -> Answer:
         return _build(request, machine_code=machine_code)
     done = run_in_child(_CHILD, given=json.dumps({**asdict(request), "machine_code": machine_code}))
     _demand(done.returncode, f"a process of its own ({last_words(done)})")
-    found = json.loads(done.stdout)
-    return Answer(**{**found, "cubin": bytes.fromhex(found["cubin"])})
+    answer = json.loads(done.stdout)
+    return Answer(**{**answer, "cubin": bytes.fromhex(answer["cubin"])})
 
 
 def answer_parent() -> None:
     """Answer a request in JSON with JSON: the side of the process of its own."""
-    asked = json.load(sys.stdin)
-    machine_code = asked.pop("machine_code")
+    request = json.load(sys.stdin)
+    machine_code = request.pop("machine_code")
     for name in ("headers", "options", "names"):
-        asked[name] = tuple(tuple(each) if isinstance(each, list) else each for each in asked[name])
-    found = _build(Request(**asked), machine_code=machine_code)
-    json.dump({**asdict(found), "cubin": found.cubin.hex()}, sys.stdout)
+        request[name] = tuple(tuple(each) if isinstance(each, list) else each for each in request[name])
+    answer = _build(Request(**request), machine_code=machine_code)
+    json.dump({**asdict(answer), "cubin": answer.cubin.hex()}, sys.stdout)
 
 
 def _build(request: Request, *, machine_code: bool) -> Answer:

@@ -77,7 +77,7 @@ def read_source(package: str, path: str) -> str:
     """Return the text of a source file in a package, or in a folder below one."""
     # From the root package down, because `include` is a plain folder of headers, not a package of code.
     top, *folders = package.split(".")
-    found: Traversable = files(top)
+    entry: Traversable = files(top)
     for part in (*folders, *path.split("/")):
-        found = found / part
-    return found.read_text(encoding="utf-8")
+        entry = entry / part
+    return entry.read_text(encoding="utf-8")

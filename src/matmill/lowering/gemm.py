@@ -328,11 +328,11 @@ def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[
     """
     extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
     strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
-    found = []
+    result = []
     for which, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
         steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1]
         if 1 in steps:
             steps.remove(1)
         steps += [axis.strides[which] for axis in axes]
-        found.append(lowest_bit(start, steps, (problem.d_dtype if which == 3 else problem.dtype).itemsize))
-    return found
+        result.append(lowest_bit(start, steps, (problem.d_dtype if which == 3 else problem.dtype).itemsize))
+    return result

@@ -127,7 +127,7 @@ def lower_transpose(
         if batch:
             *batch, rows = collapse((*batch, rows))
     size = d.dtype.itemsize
-    found = []
+    views = []
     for high, wide, starts in _parts(rows, columns):
         of_x, of_y, of_d = (
             _view(operand, which, d, (*batch, high, wide)) for which, operand in ((_X, x), (_Y, y), (_D, d))
@@ -145,8 +145,8 @@ def lower_transpose(
         for axis, offsets in grids(
             batch, (size, size, size, size), starts, most=_MOST_SMALL if small else MOST_BATCHES
         ):
-            found.append(SubProblem(_batched(one, axis), offsets))
-    return tuple(found)
+            views.append(SubProblem(_batched(one, axis), offsets))
+    return tuple(views)
 
 
 def _batched(problem: Geam, axis: Axis) -> Geam:

@@ -37,10 +37,10 @@ def page(report: LaunchReport) -> str:
         ("counts", "All counts", _counts(report)),
     )
     verdict = "fine" if report.ok else "errors"
-    said = "".join(f"<li>left out: {escape(each)}</li>" for each in report.left_out)
+    items = "".join(f"<li>left out: {escape(each)}</li>" for each in report.left_out)
     lead = (
         f'<p>Emulated, not run on a GPU. <strong class="{"note" if report.ok else "error"}">{verdict}</strong>: '
-        f"{escape(count_hazards(report.hazards))}.</p>" + (f'<ul class="quiet">{said}</ul>' if said else "")
+        f"{escape(count_hazards(report.hazards))}.</p>" + (f'<ul class="quiet">{items}</ul>' if items else "")
     )
     return document(str(report.launch), sections, lead)
 
@@ -67,7 +67,7 @@ def _linked(report: LaunchReport, text: str) -> str:
 
 
 def _hazards(report: LaunchReport) -> str:
-    found = []
+    items = []
     for number, (group, locations) in enumerate(grouped(report.hazards), 1):
         first: Hazard = group[0]
         lines = "".join(
@@ -77,15 +77,15 @@ def _hazards(report: LaunchReport) -> str:
             if location in report.source
         )
         more = f"<p>and {len(group) - 1} more in copies of the same lines</p>" if len(group) > 1 else ""
-        found.append(
+        items.append(
             f'<article class="hazard {first.severity}" id="hazard-{number}"><strong>{first.severity}: {first.kind}'
             f"</strong><p>{_linked(report, first.message)}</p>{more}<table>{lines}</table></article>"
         )
     for hazard, reason in report.suppressed:
-        found.append(
+        items.append(
             f'<p class="quiet">suppressed: {escape(hazard.kind)} at {escape(hazard.where)}: {escape(reason)}</p>'
         )
-    return "".join(found) or "<p>none</p>"
+    return "".join(items) or "<p>none</p>"
 
 
 def _named(report: LaunchReport) -> list[str]:
@@ -167,10 +167,10 @@ def _banks(report: LaunchReport) -> str:
                 cells.append("<span></span>")
                 continue
             lanes = words[held[depth]]
-            said = f"bank {bank}, word {held[depth] // _BANKS}: lanes {', '.join(map(str, lanes))}"
+            text = f"bank {bank}, word {held[depth] // _BANKS}: lanes {', '.join(map(str, lanes))}"
             kind = "clash" if len(held) > 1 else "used"
             shown = str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}+"
-            cells.append(f'<span class="{kind}" title="{said}">{shown}</span>')
+            cells.append(f'<span class="{kind}" title="{text}">{shown}</span>')
     return (
         f"<p>{_link(report, worst.where)}: <code>{escape(worst.instruction)}</code> takes {worst.wavefronts} "
         f"passes where {worst.ideal} "
@@ -184,19 +184,19 @@ def _banks(report: LaunchReport) -> str:
 def _sectors(report: LaunchReport) -> str:
     rows = []
     for location, counts in report.by_line.items():
-        for what, asked, sectors in (
+        for what, requests, sectors in (
             ("load", counts.global_load_bytes, counts.global_load_sectors),
             ("store", counts.global_store_bytes, counts.global_store_sectors),
             ("cp.async", counts.cp_async_bytes, counts.cp_async_sectors),
         ):
             if sectors:
                 fetched = sectors * _SECTOR
-                share = asked / fetched
+                share = requests / fetched
                 rows.append(
                     (
                         _link(report, location),
                         what,
-                        f"{asked:,}",
+                        f"{requests:,}",
                         f"{fetched:,}",
                         bar(min(share, 1), 1, f"{share:.0%} used", over=share < 0.5),
                         f"{share:.0%}",
@@ -238,7 +238,7 @@ def _limits(report: LaunchReport) -> str:
     blocks, limits = arch.resident(threads, 1, shared)
     occupancy = arch.occupancy(threads, 1, shared)
     waves = launch.blocks / (max(blocks, 1) * arch.sms)
-    said = (
+    text = (
         f"<p>On {escape(arch.title)}: {threads} threads and {shared:,} bytes of shared memory per block allow {blocks} "
         f"blocks per SM (limited by {escape(' and '.join(limits))}), an occupancy of {occupancy:.0%} at the most; "
         f"registers, which the assembler decides, may allow fewer. The grid has {launch.blocks:,} "
@@ -251,17 +251,17 @@ def _limits(report: LaunchReport) -> str:
     sectors = counts.global_load_sectors + counts.global_store_sectors + counts.cp_async_sectors
     moved = _SECTOR * (sectors + counts.bulk_load_sectors + counts.bulk_store_sectors)
     if not flops or not moved:
-        return said
+        return text
     known = roofs(arch)
     unit = "hmma" if counts.matrix_flops > single + double else "dfma" if double > single else "ffma"
     peak, dram = known.peaks.get(unit), known.levels["dram"]
     if peak is None:
-        return said
+        return text
     intensity = flops / moved
     attainable = min(peak.value, intensity * dram.value)
     point = (f"{intensity:.2f} FLOP/B", intensity, attainable)
     return (
-        f"{said}{roofline([point], peak.value, dram.value, 'DRAM')}<p>{flops:,} operations and {moved:,} bytes of "
+        f"{text}{roofline([point], peak.value, dram.value, 'DRAM')}<p>{flops:,} operations and {moved:,} bytes of "
         f"sectors between L1 and L2: at most {attainable / 1e12:.2f} TFLOP/s where no cache serves them.</p>"
     )
 

@@ -138,8 +138,8 @@ class _Cell(threading.local):
     """Where the driver writes a thread's current context."""
 
     def __init__(self) -> None:
-        self.found = ctypes.c_void_p()
-        self.address = ctypes.addressof(self.found)
+        self.value = ctypes.c_void_p()
+        self.address = ctypes.addressof(self.value)
 
 
 class GPU:
@@ -188,13 +188,13 @@ class GPU:
     def zeros(self, nbytes: int) -> Allocation:
         """Return plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
         with self.within(), self._relaxed():
-            made = self.empty(nbytes)
+            memory = self.empty(nbytes)
             # On a stream of its own: the default stream may be tied to the one that is captured.
             stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-            self.call("cuMemsetD8Async", made.address, 0, nbytes, stream)
+            self.call("cuMemsetD8Async", memory.address, 0, nbytes, stream)
             self.call("cuStreamSynchronize", stream)
             self.call("cuStreamDestroy", stream)
-            return made
+            return memory
 
     def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
         """Return a packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
@@ -213,15 +213,15 @@ class GPU:
     def prepare(self, binary: Binary, launch: Launch) -> Prepared:
         """Return the kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
         key = (binary, replace(launch, args=()))
-        found = self._prepared.get(key)
-        if found is None:
+        call = self._prepared.get(key)
+        if call is None:
             with self._loading:
-                found = self._prepared.get(key)
-                if found is None:
+                call = self._prepared.get(key)
+                if call is None:
                     if len(self._prepared) >= _MOST_PREPARED:
                         self._prepared.clear()
-                    found = self._prepared[key] = Prepared(self, *key)
-        return found
+                    call = self._prepared[key] = Prepared(self, *key)
+        return call
 
     def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
         """Return a frame of launches for this GPU."""
@@ -333,7 +333,7 @@ class GPU:
         """Make this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
         cell = self._cell
         self._current(cell.address)
-        if cell.found.value == self._context_address:
+        if cell.value.value == self._context_address:
             return False
         self._demand(self._driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
         return True
@@ -492,13 +492,13 @@ _starting = threading.Lock()
 
 
 def _get(index: int) -> GPU:
-    found = _gpus.get(index)
-    if found is None:
+    gpu = _gpus.get(index)
+    if gpu is None:
         with _starting:
-            found = _gpus.get(index)
-            if found is None:
-                found = _gpus[index] = _start(index)
-    return found
+            gpu = _gpus.get(index)
+            if gpu is None:
+                gpu = _gpus[index] = _start(index)
+    return gpu
 
 
 def _start(index: int) -> GPU:

@@ -153,18 +153,18 @@ def _no_encoder(tensor: TensorMap, _address: int) -> bytes:
 
 def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
     """Return what ``launch`` asks of a driver for ``arch`` besides its shape."""
-    found: dict[int, tuple[int, ...]] = {}
+    result: dict[int, tuple[int, ...]] = {}
     if launch.cluster != (1, 1, 1):
-        found[_CLUSTER] = launch.cluster
+        result[_CLUSTER] = launch.cluster
     if arch is not None:
         if launch.pdl and arch.capability >= HOPPER:
-            found[_PDL] = (1,)
+            result[_PDL] = (1,)
         blocks = ceil_div(launch.blocks, arch.sms)
         kept = arch.carveout(blocks, launch.dynamic_shared) if blocks <= launch.resident else None
         if kept is not None:
-            found[_CARVEOUT] = (100 * kept // arch.shared_per_sm,)  # which the driver rounds up to what there is
-    attributes = (_Attribute * len(found))()
-    for attribute, (name, values) in zip(attributes, found.items(), strict=True):
+            result[_CARVEOUT] = (100 * kept // arch.shared_per_sm,)  # which the driver rounds up to what there is
+    attributes = (_Attribute * len(result))()
+    for attribute, (name, values) in zip(attributes, result.items(), strict=True):
         attribute.id = name
         attribute.value[: len(values)] = values
     return attributes

@@ -32,8 +32,8 @@ class _Answer(threading.local):
     """Where the driver writes what a thread asks of a stream."""
 
     def __init__(self) -> None:
-        self.found = ctypes.c_uint64()
-        self.address = ctypes.addressof(self.found)
+        self.value = ctypes.c_uint64()
+        self.address = ctypes.addressof(self.value)
 
 
 class Scratch:
@@ -59,13 +59,13 @@ class Scratch:
         gpu, answer = self._gpu, self._answer
         entered = gpu.enter()
         try:
-            answer.found.value = 0  # the driver writes 32 bits of it
+            answer.value.value = 0  # the driver writes 32 bits of it
             gpu.check(self._is_capturing(stream, answer.address), "cuStreamIsCapturing")
-            if answer.found.value:
+            if answer.value.value:
                 return 0, self._counter()
             # By a number that no later stream gets: a handle may come again while work of its last stream goes on.
             gpu.check(self._stream_id(stream, answer.address), "cuStreamGetId")
-            number = answer.found.value
+            number = answer.value.value
             return self._of_stream.get(number) or self._make(number)
         finally:
             if entered:

@@ -82,8 +82,8 @@ class Source:
 
 def _bits(array: NDArray[Any]) -> Bits:
     """Give array's memory as unsigned integers of the same size: copies keep every bit and let other threads run."""
-    found: Bits = array.view(np.ndarray).view(np.dtype(f"u{array.itemsize}"))
-    return found
+    bits: Bits = array.view(np.ndarray).view(np.dtype(f"u{array.itemsize}"))
+    return bits
 
 
 def _copy(target: Bits, part: Bits) -> None:

@@ -130,8 +130,8 @@ class Binder:
 
     def _pointer(self, name: str, array: NDArray[Any], value: object) -> Pointer:
         """Return the address of an array, or of the element of it that the value is at."""
-        found = self.pointer(name, array)
-        return replace(found, address=found.address + value.offset) if isinstance(value, At) else found
+        pointer = self.pointer(name, array)
+        return replace(pointer, address=pointer.address + value.offset) if isinstance(value, At) else pointer
 
     def _address(self, name: str, value: object) -> Pointer | None:
         """Return the pointer that a value is without an array: itself, null, or a handle."""
@@ -317,7 +317,7 @@ def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
 
     Raises :class:`~matmill.errors.ArgumentError` for a Python number, of which the PTX does not say the type.
     """
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, value in values.items():
         if isinstance(value, bool | int | float):
             raise ArgumentError(
@@ -327,8 +327,8 @@ def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
                 fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
             )
         if isinstance(value, np.generic):
-            found[name] = np.asarray(value)
-            found[name].flags.writeable = False
+            arrays[name] = np.asarray(value)
+            arrays[name].flags.writeable = False
         else:
-            found[name] = host_array(name, value)
-    return found
+            arrays[name] = host_array(name, value)
+    return arrays

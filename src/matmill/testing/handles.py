@@ -42,15 +42,15 @@ def replaced(
     name: str, array: NDArray[Any], dtype: np.dtype[Any], function: Callable[[str, object], object]
 ) -> NDArray[Any]:
     """Return a copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
-    found = np.zeros(array.shape, dtype)
+    copy = np.zeros(array.shape, dtype)
     for key in array.dtype.names or ():
         part = array[key]
         inner = part.dtype.hasobject
-        found[key] = replaced(f"{name}.{key}", part, dtype[key].base, function) if inner else part
+        copy[key] = replaced(f"{name}.{key}", part, dtype[key].base, function) if inner else part
     if array.dtype.names is None:
         for index in np.ndindex(array.shape):
-            found[index] = function(f"{name}{''.join(f'[{n}]' for n in index)}", array[index])
-    return found
+            copy[index] = function(f"{name}{''.join(f'[{n}]' for n in index)}", array[index])
+    return copy
 
 
 def objects(array: NDArray[Any]) -> Iterator[object]:

@@ -79,7 +79,7 @@ class Kernel:
         )
         faulted = False
         try:
-            found = run(
+            report = run(
                 self.module,
                 launch,
                 memory,
@@ -91,14 +91,14 @@ class Kernel:
         except KernelFault as fault:
             if fault.report is None:
                 raise
-            found, faulted = fault.report, True
-        hazards, suppressed = apply(found.hazards, suppressions)
+            report, faulted = fault.report, True
+        hazards, suppressed = apply(report.hazards, suppressions)
         return LaunchReport(
-            found.counters,
+            report.counters,
             hazards,
-            found.by_line,
-            found.printed,
-            found.worst,
+            report.by_line,
+            report.printed,
+            report.worst,
             launch=launch,
             ptx=unit.ptx,
             paths=unit.paths,

@@ -47,13 +47,13 @@ class Emulate:
         Arrays have the results of the first order. Where another order gives others, or copies that act late do, that
         is a hazard of kind "order".
         """
-        asked = self.settings | keywords
-        schedules, late = asked.pop("schedules"), asked.pop("late_copies")
-        accepted = _suppressions(asked.pop("suppressions"), self.folder)
+        settings = self.settings | keywords
+        schedules, late = settings.pop("schedules"), settings.pop("late_copies")
+        accepted = _suppressions(settings.pop("suppressions"), self.folder)
         source = self._found(source)
-        symbols: dict[str, object] = dict(asked.pop("symbols", None) or {})
+        symbols: dict[str, object] = dict(settings.pop("symbols", None) or {})
         before = _copied((*args, *symbols.values()))
-        report = emulate(source, entry, grid, block, *args, symbols=symbols, **asked)
+        report = emulate(source, entry, grid, block, *args, symbols=symbols, **settings)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
@@ -61,7 +61,7 @@ class Emulate:
         for order in orders if report.finished else ():
             again = _copied(before)
             variables = dict(zip(symbols, again[len(args) :], strict=True))
-            other = emulate(source, entry, grid, block, *again[: len(args)], symbols=variables, **asked, **order)
+            other = emulate(source, entry, grid, block, *again[: len(args)], symbols=variables, **settings, **order)
             known = {(h.kind, locations_of(h)) for h in report.hazards}
             hazards = [*report.hazards, *(h for h in other.hazards if (h.kind, locations_of(h)) not in known)]
             if other.finished:

@@ -48,12 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _defaults(config: pytest.Config) -> dict[str, Any]:
     """Return what the ini file says, as the marker's keywords."""
-    found: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
+    settings: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
     suppressions = str(config.getini("matmill_suppressions"))
     schedules = str(config.getini("matmill_schedules"))
     if not schedules.isdigit():
         raise pytest.UsageError(f"matmill_schedules: got {schedules!r}; wanted a whole number. Write 0 for one order.")
-    return found | {
+    return settings | {
         "schedules": int(schedules),
         "suppressions": config.rootpath / suppressions if suppressions else None,
         "include": tuple(config.getini("matmill_include")),

@@ -78,8 +78,8 @@ class LaunchReport(Report):
     def text(self, width: int = 0) -> Iterator[str]:
         """Yield the lines of the report, without the counts; source lines are cut to ``width``, where that is not 0."""
         yield f"{self.launch}: {count_hazards(self.hazards)}"
-        for said in self.left_out:
-            yield f"left out: {said}"
+        for line in self.left_out:
+            yield f"left out: {line}"
         for group, locations in grouped(self.hazards):
             yield ""
             yield str(group[0])
@@ -137,8 +137,8 @@ def count_hazards(hazards: Sequence[Hazard]) -> str:
     'no hazards'
     """
     counts = {each: sum(hazard.severity == each for hazard in hazards) for each in _LEVELS}
-    said = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
-    return ", ".join(said) or "no hazards"
+    parts = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+    return ", ".join(parts) or "no hazards"
 
 
 def locations_of(hazard: Hazard) -> tuple[str, ...]:

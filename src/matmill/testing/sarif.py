@@ -34,17 +34,17 @@ def sarif(reports: Iterable[LaunchReport]) -> dict[str, Any]:
 
 def _result(report: LaunchReport, hazard: Hazard, reason: str | None) -> dict[str, Any]:
     first, *others = locations_of(hazard)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "ruleId": hazard.kind,
         "level": hazard.severity,
         "message": {"text": hazard.message},
         "locations": [_location(report, first)],
     }
     if others:
-        found["relatedLocations"] = [_location(report, other) for other in others]
+        result["relatedLocations"] = [_location(report, other) for other in others]
     if reason is not None:
-        found["suppressions"] = [{"kind": "external", "justification": reason}]
-    return found
+        result["suppressions"] = [{"kind": "external", "justification": reason}]
+    return result
 
 
 def _location(report: LaunchReport, location: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def parse(text: str, name: str = "suppressions") -> tuple[Suppression, ...]:
     >>> parse("race  rowsum.cu:15  all threads store the same flag")
     (Suppression(kind='race', location='rowsum.cu:15', reason='all threads store the same flag'),)
     """
-    found = []
+    entries = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -64,8 +64,8 @@ def parse(text: str, name: str = "suppressions") -> tuple[Suppression, ...]:
             )
         if match["kind"] not in KINDS:
             raise unknown_name(f"{name}:{number}", match["kind"], KINDS)
-        found.append(Suppression(match["kind"], match["location"], match["reason"]))
-    return tuple(found)
+        entries.append(Suppression(match["kind"], match["location"], match["reason"]))
+    return tuple(entries)
 
 
 def apply(

@@ -125,7 +125,7 @@ def inner(
             [1000., 1000.]])
     """
     if group is not None or async_op or c is not None or beta is not None or alpha != 1:
-        return groups.inner(e, f, groups.Asked(c, alpha, beta, out, group, async_op, out_dtype))
+        return groups.inner(e, f, groups.Options(c, alpha, beta, out, group, async_op, out_dtype))
     if out_dtype is not None:
         return matmul(e, f, out_dtype=out_dtype, out=out)
     direct = not is_compiling() and _plain(e, f)
@@ -166,7 +166,7 @@ def gram(
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
     if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
         return matmul(x.mT, x, out_dtype=out_dtype)
-    return groups.gram(x, groups.Asked(c, alpha, beta, out, group, async_op, out_dtype))
+    return groups.gram(x, groups.Options(c, alpha, beta, out, group, async_op, out_dtype))
 
 
 def matmul(
@@ -253,11 +253,11 @@ def _not_linear(argument: str, x: Any, wanted: str) -> ShapeError:
     return ShapeError(argument=argument, got=f"shape {tuple(x.shape)}", wanted=wanted, fix="Use matmul for others.")
 
 
-def _dtype(asked: Any, a: Any) -> Any:
+def _dtype(given: Any, a: Any) -> Any:
     """Return what torch calls the element type that a product of ``a`` is asked to have."""
     dtype = _DTYPES.get(getattr(a, "dtype", None))
     # What is no tensor, or none of these elements, the operator refuses.
-    return None if dtype is None else getattr(torch, result_type(asked, dtype).name)
+    return None if dtype is None else getattr(torch, result_type(given, dtype).name)
 
 
 def _factor(value: Any, argument: str, x: Any) -> Any:

@@ -58,7 +58,7 @@ class Pending:
         return self._result
 
 
-class Asked(NamedTuple):
+class Options(NamedTuple):
     """What a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram` asks for beside its operands."""
 
     c: Any
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
     out_dtype: Any = None
 
 
-def inner(e: Any, f: Any, asked: Asked) -> Any:
+def inner(e: Any, f: Any, options: Options) -> Any:
     """Return ``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded.
 
     Without a group there is one rank.
@@ -85,21 +85,21 @@ def inner(e: Any, f: Any, asked: Asked) -> Any:
             fix="Split e's columns and f's rows over the ranks at the same k.",
         )
     # Where f is e's transpose here, it may not be so on another rank, which would then send something else.
-    return _Sums(("e", "f"), (e, f), asked).over_ranks(symmetric=False)
+    return _Sums(("e", "f"), (e, f), options).over_ranks(symmetric=False)
 
 
-def gram(x: Any, asked: Asked) -> Any:
+def gram(x: Any, options: Options) -> Any:
     """Return ``x.mT @ x``, likewise; what is on and below the diagonal counts."""
     _check_matrix("x", x, "(k, n): rows of observations")
-    return _Sums(("x", "x"), (x.mT, x), asked).over_ranks(symmetric=True)
+    return _Sums(("x", "x"), (x.mT, x), options).over_ranks(symmetric=True)
 
 
 class _Sums:
     """One product: its operands on this rank, and what becomes of the sums of all ranks."""
 
-    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], asked: Asked) -> None:
+    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], options: Options) -> None:
         first, second = operands
-        c, alpha, beta, out, group, self._async_op, out_dtype = asked
+        c, alpha, beta, out, group, self._async_op, out_dtype = options
         dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL, conversion=BY_TO)
         if (c is None and beta) or (c is not None and beta is None):
             given, lacking = ("beta", "c") if c is None else ("c", "beta")

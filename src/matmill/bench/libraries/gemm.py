@@ -26,42 +26,42 @@ _BITS = "<i2"
 L = TypeVar("L", bound=LibraryProduct)
 
 
-def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
+def peers(inputs: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
     """Return the libraries at hand that multiply the matrices at the addresses ``a`` and ``b``, and why others do not.
 
     A library that refuses the product when it is first tried, or that has no GPU, is left out with its words.
     """
     makers = {"torch": (_torch_mm, _torch_einsum), "cupy": (_cupy_matmul,)}
     tries = [(f"{name} ({make.__name__.strip('_')})", make) for name in installed() for make in makers[name]]
-    return tried({name: partial(make, asked, a, b) for name, make in tries}, StreamHandle(0))
+    return tried({name: partial(make, inputs, a, b) for name, make in tries}, StreamHandle(0))
 
 
-def cublas_of_copies(asked: Inputs, _a: int, _b: int) -> tuple[list[LibraryProduct], list[str]]:
+def cublas_of_copies(inputs: Inputs, _a: int, _b: int) -> tuple[list[LibraryProduct], list[str]]:
     """Return ``cublasSgemm`` on copies of the host's matrices, through torch or else CuPy, if one of them works."""
-    found = cublas(asked.a, asked.b)
-    return [found] if found is not None else [], []
+    peer = cublas(inputs.a, inputs.b)
+    return [peer] if peer is not None else [], []
 
 
-def half_peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
+def half_peers(inputs: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
     """Return the products of cuBLAS of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
 
     Through torch, or else CuPy, which has the first alone, as bfloat16 has. Why others are not there, as :func:`peers`.
     """
-    dtype = asked.problem.dtype
+    dtype = inputs.problem.dtype
     absent: list[str] = []
     makers: dict[str, Callable[[], LibraryProduct]] = {}
     torch: Any = importlib.import_module("torch") if "torch" in installed() else None
     if torch is not None and torch.cuda.is_available():
-        makers[WIDE] = lambda: TorchProduct(WIDE, *_torch_tensors(asked, a, b), dtype.numpy)
+        makers[WIDE] = lambda: TorchProduct(WIDE, *_torch_tensors(inputs, a, b), dtype.numpy)
         offered = hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation")
         if dtype is F16 and offered:
-            makers[NARROW] = lambda: Float16Sums(NARROW, *_torch_tensors(asked, a, b), dtype.numpy)
+            makers[NARROW] = lambda: Float16Sums(NARROW, *_torch_tensors(inputs, a, b), dtype.numpy)
         elif dtype is F16:
             absent.append(f"not compared with {NARROW}: torch has them since 2.7, and this is {torch.__version__}")
     elif "cupy" in installed():
-        makers[WIDE] = partial(_cupy_matmul, asked, a, b, WIDE)
-    found, refused = tried(makers, StreamHandle(0))
-    return found, [*absent, *refused]
+        makers[WIDE] = partial(_cupy_matmul, inputs, a, b, WIDE)
+    peers, refused = tried(makers, StreamHandle(0))
+    return peers, [*absent, *refused]
 
 
 def tried(
@@ -73,7 +73,7 @@ def tried(
 
     ``wait`` returns when a run is over, or raises what went wrong.
     """
-    found: list[L] = []
+    working: list[L] = []
     absent: list[str] = []
     for name, make in makers.items():
         try:
@@ -83,8 +83,8 @@ def tried(
         except Exception as error:  # noqa: BLE001 — a library's own errors, of whatever class: it is told, not hidden
             absent.append(f"not compared with {name}: {_first_line(error)}")
         else:
-            found.append(peer)
-    return found, absent
+            working.append(peer)
+    return working, absent
 
 
 def _first_line(error: Exception) -> str:
@@ -118,25 +118,25 @@ def _operands(problem: Gemm, a: int, b: int) -> tuple[Device, Device]:
     )
 
 
-def _torch_tensors(asked: Inputs, a: int, b: int) -> tuple[Any, Any]:
-    left, right = (as_tensor(memory, asked.problem.dtype) for memory in _operands(asked.problem, a, b))
+def _torch_tensors(inputs: Inputs, a: int, b: int) -> tuple[Any, Any]:
+    left, right = (as_tensor(memory, inputs.problem.dtype) for memory in _operands(inputs.problem, a, b))
     return left, right
 
 
-def _torch_mm(asked: Inputs, a: int, b: int) -> LibraryProduct:
+def _torch_mm(inputs: Inputs, a: int, b: int) -> LibraryProduct:
     """Return ``torch.mm``, which is cuBLAS."""
-    return TorchProduct("torch.mm", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy)
+    return TorchProduct("torch.mm", *_torch_tensors(inputs, a, b), inputs.problem.dtype.numpy)
 
 
-def _torch_einsum(asked: Inputs, a: int, b: int) -> LibraryProduct:
+def _torch_einsum(inputs: Inputs, a: int, b: int) -> LibraryProduct:
     """Return ``torch.einsum``."""
-    return TorchProduct("torch einsum", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy, einsum=True)
+    return TorchProduct("torch einsum", *_torch_tensors(inputs, a, b), inputs.problem.dtype.numpy, einsum=True)
 
 
-def _cupy_matmul(asked: Inputs, a: int, b: int, name: str = "CuPy matmul") -> LibraryProduct:
+def _cupy_matmul(inputs: Inputs, a: int, b: int, name: str = "CuPy matmul") -> LibraryProduct:
     """Return ``cupy.matmul``."""
-    if asked.problem.dtype.name == BFLOAT:
+    if inputs.problem.dtype.name == BFLOAT:
         raise TypeError(f"{BFLOAT} is not handed to it")
     cupy: Any = importlib.import_module("cupy")
-    left, right = (cupy.asarray(x) for x in _operands(asked.problem, a, b))
+    left, right = (cupy.asarray(x) for x in _operands(inputs.problem, a, b))
     return CupyProduct(name, left, right)

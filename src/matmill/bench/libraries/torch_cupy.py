@@ -38,8 +38,8 @@ class TorchCalls:
     def host(self, tensor: Any, dtype: np.dtype[Any]) -> Array:
         """Return a copy of a finished ``tensor``; as bytes first, since NumPy does not take torch's bfloat16."""
         self.torch.cuda.synchronize()
-        found: Array = tensor.cpu().contiguous().view(self.torch.uint8).numpy()
-        return found.view(dtype)
+        data: Array = tensor.cpu().contiguous().view(self.torch.uint8).numpy()
+        return data.view(dtype)
 
 
 class CupyCalls:
@@ -57,5 +57,5 @@ class CupyCalls:
     def host(self, array: Any) -> Array:
         """Return a copy of a finished ``array``."""
         self.cupy.cuda.Device().synchronize()
-        found: Array = self.cupy.asnumpy(array)
-        return found
+        copy: Array = self.cupy.asnumpy(array)
+        return copy

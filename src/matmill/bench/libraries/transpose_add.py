@@ -35,12 +35,12 @@ z = sum == sum ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fffu;
 """
 
 
-def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
+def transpose_add_peers(inputs: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
     """Return the libraries at hand that add the x at one address, transposed, to the y at the other.
 
     Also say why others do not.
     """
-    problem, dtype = asked.problem, asked.problem.dtype
+    problem, dtype = inputs.problem, inputs.problem.dtype
     memory = (
         Device(x, (problem.n, problem.m), (problem.m, 1), dtype),
         Device(y, (problem.m, problem.n), (problem.n, 1), dtype),
@@ -58,8 +58,8 @@ def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list
     else:
         asarray = importlib.import_module("cupy").asarray
         makers[CUPY] = lambda: CupySum(asarray(memory[0]), asarray(memory[1]), dtype)
-    found, refused = tried(makers, StreamHandle(0))
-    return found, [*absent, *refused]
+    peers, refused = tried(makers, StreamHandle(0))
+    return peers, [*absent, *refused]
 
 
 def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str, Callable[[], LibraryProduct]]:
@@ -68,15 +68,15 @@ def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str
     ``tuned`` includes the compiler's slowest mode.
     """
     compiled = importlib.import_module("torch").compile
-    found: dict[str, Callable[[], LibraryProduct]] = {
+    makers: dict[str, Callable[[], LibraryProduct]] = {
         EAGER: lambda: TorchSum(EAGER, _sum, x, y, dtype),
         COMPILED: lambda: TorchSum(COMPILED, compiled(_sum, dynamic=False), x, y, dtype),
     }
     if tuned:
-        found[TUNED] = lambda: TorchSum(TUNED, compiled(_sum, dynamic=False, mode=_TUNED_MODE), x, y, dtype)
+        makers[TUNED] = lambda: TorchSum(TUNED, compiled(_sum, dynamic=False, mode=_TUNED_MODE), x, y, dtype)
     if find_spec("triton") is not None:
-        found[TRITON] = lambda: _triton(x, y, dtype)
-    return found
+        makers[TRITON] = lambda: _triton(x, y, dtype)
+    return makers
 
 
 def compiled_as_y(x: Any, y: Any, dtype: DType) -> TorchSum:
@@ -101,9 +101,9 @@ def _triton(x: Any, y: Any, dtype: DType) -> TorchSum:
         written(left, right, out)
         return out
 
-    made = TorchSum(TRITON, add, x, y, dtype)
-    made.version = f"triton {importlib.import_module('triton').__version__}"
-    return made
+    peer = TorchSum(TRITON, add, x, y, dtype)
+    peer.version = f"triton {importlib.import_module('triton').__version__}"
+    return peer
 
 
 class TorchSum:

@@ -35,8 +35,8 @@ def draw(title: str, bars: Sequence[Bar], path: Path) -> None:
     slots = list(range(len(ranked)))
     colours = [BLUE if bar.chosen else SKY for bar in ranked]
     drawn = axes.barh(slots, [bar.seconds * scale for bar in ranked], color=colours)
-    said = [f"{units.seconds(bar.seconds)}{', chosen' * bar.chosen}" for bar in ranked]
-    axes.bar_label(drawn, said, padding=5, fontsize=8, bbox=ON_WHITE, zorder=3)
+    labels = [f"{units.seconds(bar.seconds)}{', chosen' * bar.chosen}" for bar in ranked]
+    axes.bar_label(drawn, labels, padding=5, fontsize=8, bbox=ON_WHITE, zorder=3)
     for name, mark, times in (
         ("arithmetic", "|", [bar.compute for bar in ranked]),
         ("memory", "x", [bar.memory for bar in ranked]),

@@ -30,27 +30,27 @@ def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
-    shown = [min(LINES, len(words(made)[0])) for made in layouts]
+    shown = [min(LINES, len(words(layout)[0])) for layout in layouts]
     width, height = 1.4 + BANKS * _CELL_INCHES, 0.5 + sum(0.75 + (lines + 1.4) * _CELL_INCHES for lines in shown)
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(len(layouts), 1, squeeze=False, height_ratios=[lines + 4 for lines in shown])
-    for axes, made, lines in zip(panels.ravel(), layouts, shown, strict=True):
-        _panel(axes, made, access, lines)
+    for axes, layout, lines in zip(panels.ravel(), layouts, shown, strict=True):
+        _panel(axes, layout, access, lines)
     first = layouts[0]
     title = f"{first.rows}x{first.columns} {first.dtype.name} in the 32 banks, by column; framed: one access, {access}"
     figure.suptitle(title, fontsize=11)
     save(figure, path)
 
 
-def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
+def _panel(axes: Axes, layout: Layout, access: str, lines: int) -> None:
     """Draw one layout's first lines, and under them how many words the busiest access wants of each bank."""
     from matplotlib.patches import Rectangle  # noqa: PLC0415 — as in draw
 
-    found = cost(made, access)
-    rows, columns = words(made)
-    wanted = touched(made, access, found.worst)
+    passes = cost(layout, access)
+    rows, columns = words(layout)
+    wanted = touched(layout, access, passes.worst)
     start = first_line(wanted, lines)
-    vector = max(1, VECTOR_BYTES // made.dtype.itemsize)
+    vector = max(1, VECTOR_BYTES // layout.dtype.itemsize)
     for line in range(lines):
         for bank in range(BANKS):
             column = int(columns[start + line, bank])
@@ -77,10 +77,10 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
     axes.tick_params(length=0)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
-    actual, ideal = int(found.actual[found.worst]), int(found.ideal[found.worst])
-    name = "plain" if made.name == "none" else made.name
+    actual, ideal = int(passes.actual[passes.worst]), int(passes.ideal[passes.worst])
+    name = "plain" if layout.name == "none" else layout.name
     shown = line_name(rows[start : start + lines])
-    part = f"; shown: {shown} of {made.rows}, 128 bytes a line" if len(rows) > lines else ""
+    part = f"; shown: {shown} of {layout.rows}, 128 bytes a line" if len(rows) > lines else ""
     axes.set_title(f"{name}: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}{part}", fontsize=10, loc="left")
 
 

@@ -53,13 +53,13 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
         raise _malformed(argument, f"{str(path)!r}, which is not JSON ({error})") from None
     if not isinstance(rows, list) or not rows:
         raise _malformed(argument, f"{str(path)!r}, which holds no list of rows")
-    found: dict[tuple[int, int], float] = {}
+    times: dict[tuple[int, int], float] = {}
     for index, row in enumerate(rows):
         key, seconds = _row(row, argument, f"row {index} of {str(path)!r}")
-        if key in found:
+        if key in times:
             raise _malformed(argument, f"{str(path)!r} with GS {key[0]}, BS {key[1]} twice")
-        found[key] = seconds
-    return found
+        times[key] = seconds
+    return times
 
 
 def draw_curve(
@@ -77,9 +77,9 @@ def draw_curve(
     panels = 3 if measured else 2
     figure = Figure(figsize=(8, 2.3 + 2.3 * panels), layout="constrained")
     axes = figure.subplots(panels, 1, sharex=True, height_ratios=[1.6, *[1.0] * (panels - 1)])
-    corrected = {(made.gs, made.bs): made.cycles for made in readings["corrected"]}
+    corrected = {(point.gs, point.bs): point.cycles for point in readings["corrected"]}
     for name, curve in readings.items():
-        _draw(axes[0], {(made.gs, made.bs): made.cycles for made in curve}, name, corrected)
+        _draw(axes[0], {(point.gs, point.bs): point.cycles for point in curve}, name, corrected)
     _draw(axes[0], {at: seconds * arch.boost_hz for at, seconds in measured.items()}, "measured", corrected)
     _finish_absolute(axes[0], arch)
     _above_least(axes[1], corrected, "corrected", corrected)
@@ -152,7 +152,7 @@ def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
 def _name_launches(axes: Axes, curve: Sequence[Prediction]) -> None:
     """Name every feasible launch on a logarithmic axis of GS, by its two numbers."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks([made.gs for made in curve], [f"{made.gs}\n{made.bs}" for made in curve])
+    axes.set_xticks([point.gs for point in curve], [f"{point.gs}\n{point.bs}" for point in curve])
     axes.minorticks_off()
     axes.set_xlabel("upper row: GS, blocks; lower row: BS, threads of a block")
 

@@ -46,7 +46,7 @@ class Point:
     flops_per_s: float
 
 
-def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: str = "") -> None:
+def draw(roofs: Roofs, unit: str, points: Sequence[Point], path: Path, source: str = "") -> None:
     """Draw the roofs of one GPU, the balance points of ``unit``, and ``points``.
 
     Where the data sheet says more of ``unit`` than the rate that is drawn, its peak is a dashed line. For the suffix of
@@ -57,13 +57,13 @@ def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: st
 
     figure = Figure(figsize=(10.5, 5.6))
     axes = figure.add_axes(_BOX)
-    peaks = {name: figure.value for name, figure in made.peaks.items()}
-    levels = {name: figure.value for name, figure in made.levels.items()}
+    peaks = {name: figure.value for name, figure in roofs.peaks.items()}
+    levels = {name: figure.value for name, figure in roofs.levels.items()}
     crossings = [peak / level for peak in peaks.values() for level in levels.values()]
     met = [point.intensity for point in points]
     left = 10 ** math.floor(math.log10(min(crossings + met) / 3))
     right = 10 ** math.ceil(math.log10(3 * max(crossings + met)))
-    sheet = made.peaks[unit].sheet or 0.0
+    sheet = roofs.peaks[unit].sheet or 0.0
     top = max([*peaks.values(), sheet])
     bottom = min([*peaks.values(), *(point.flops_per_s for point in points), left * min(levels.values()) * 10])
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 4, top * 2.2))
@@ -74,7 +74,7 @@ def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: st
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
-    figure.suptitle(f"Roofline of the {made.arch.title}", x=_BOX[0] + _BOX[2] / 2, fontsize=11)
+    figure.suptitle(f"Roofline of the {roofs.arch.title}", x=_BOX[0] + _BOX[2] / 2, fontsize=11)
     _diagonals(axes, levels, top)
     _ceilings(axes, peaks, max(levels.values()), right, sheet if sheet >= _CLOSE * peaks[unit] else None)
     _balance(axes, peaks[unit], levels, max(peaks[unit], sheet))

@@ -9,10 +9,10 @@ from matmill.analysis.scale import Limits, Scaled
 from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
 
 
-def draw(path: Path, title: str, curve: Sequence[Scaled], asked: Sequence[Scaled], limits: Limits) -> None:
+def draw(path: Path, title: str, curve: Sequence[Scaled], points: Sequence[Scaled], limits: Limits) -> None:
     """Draw ``curve`` into ``path``, whose suffix (.png, .svg) decides the format.
 
-    The numbers ``asked`` for are marked, with their efficiency, and so is the one with the least time.
+    The numbers of GPUs in ``points`` are marked, with their efficiency, and so is the one with the least time.
     """
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
@@ -24,21 +24,21 @@ def draw(path: Path, title: str, curve: Sequence[Scaled], asked: Sequence[Scaled
     several = [(one.gpus, one.reduction) for one in curve if one.reduction is not None]
     axes.plot(
         [count for count, _ in several],
-        [1e3 * made.seconds for _, made in several],
+        [1e3 * point.seconds for _, point in several],
         color=ORANGE,
         linestyle=":",
         label="all_reduce",
     )
     axes.plot(gpus, [1e3 * one.seconds for one in curve], color=VERMILLION, label="both")
     axes.plot(
-        [one.gpus for one in asked],
-        [1e3 * one.seconds for one in asked],
+        [one.gpus for one in points],
+        [1e3 * one.seconds for one in points],
         color=VERMILLION,
         marker="o",
         linestyle="none",
         label="asked for, with efficiency",
     )
-    for one in asked:
+    for one in points:
         axes.annotate(
             f"{one.efficiency:.0%}", (one.gpus, 1e3 * one.seconds), (0, 8), textcoords="offset points", ha="center"
         )

@@ -41,10 +41,10 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
         groups.append((total, count))
     flat = [total / count for total, count in groups for _ in range(count)]
     most = max(low, high - gap * (len(wanted) - 1))
-    found = [0.0] * len(wanted)
+    positions = [0.0] * len(wanted)
     for rank, index in enumerate(order):
-        found[index] = min(max(flat[rank], float(low)), most) + rank * gap
-    return found
+        positions[index] = min(max(flat[rank], float(low)), most) + rank * gap
+    return positions
 
 
 def save(figure: Figure, path: Path, source: str = "") -> None:

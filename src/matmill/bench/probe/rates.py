@@ -93,20 +93,20 @@ def level2_reads(runs: Runs) -> Spread:
 
         passes = fitted(seconds)
         rate = per_difference(*(Stream(vectors, blocks, n * passes).nbytes for n in (2, 1)))
-        found = sampled("l2_bytes_per_s", lambda _turn: rate(seconds(2 * passes), seconds(passes)))
+        result = sampled("l2_bytes_per_s", lambda _turn: rate(seconds(2 * passes), seconds(passes)))
         _demand_sum(runs, "l2_bytes_per_s", Stream(vectors, blocks, passes))
-    return found
+    return result
 
 
 def reads(runs: Runs) -> Spread:
     """Return ``read_bytes_per_s`` of memory."""
     problem = Stream(_long_vectors(runs), runs.resident(READ))
     with _filled(runs, problem) as buffer:
-        found = sampled(
+        result = sampled(
             "read_bytes_per_s", lambda _turn: problem.nbytes / runs.seconds(READ, problem, buffer, cold=True)
         )
         _demand_sum(runs, "read_bytes_per_s", problem)
-    return found
+    return result
 
 
 def copies(runs: Runs) -> Spread:

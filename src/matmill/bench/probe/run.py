@@ -64,9 +64,9 @@ def probe(gpu: GPU, progress: Progress = silent) -> Probed:
             multiply_adds(runs, "fma_flops")
         for done, (name, step) in enumerate(steps.items()):
             progress(name, done, len(steps))
-            found = step(runs)
-            if found is not None:
-                spreads[name] = found
+            spread = step(runs)
+            if spread is not None:
+                spreads[name] = spread
     progress("done", len(steps), len(steps))
     refuse_nonsense(gpu.arch, spreads)
     figures = {name: spreads[name].median for name in (each.name for each in fields(Measured)) if name in spreads}
@@ -109,5 +109,5 @@ def refuse_nonsense(arch: Arch, spreads: Mapping[str, Spread]) -> None:
 
 def _driver() -> str:
     """Return the driver's version as its own tool gives it."""
-    found = nvidia_smi()
-    return found[0]["driver_version"] if found else "unknown"
+    report = nvidia_smi()
+    return report[0]["driver_version"] if report else "unknown"

@@ -41,10 +41,10 @@ class Spread:
     @classmethod
     def of(cls, name: str, samples: Sequence[float]) -> Spread:
         """Raise :class:`~matmill.errors.MatmillError`, naming the figure, where the median is no positive number."""
-        found = cls(statistics.median(samples), min(samples), max(samples))
-        if not 0 < found.median < math.inf:
-            raise nonsense(name, f"{found.median:.6g}, from samples of {found.least:.6g} to {found.greatest:.6g}")
-        return found
+        spread = cls(statistics.median(samples), min(samples), max(samples))
+        if not 0 < spread.median < math.inf:
+            raise nonsense(name, f"{spread.median:.6g}, from samples of {spread.least:.6g} to {spread.greatest:.6g}")
+        return spread
 
 
 def nonsense(figure: str, got: str, wanted: str = "a positive number") -> MatmillError:

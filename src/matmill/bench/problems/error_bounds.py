@@ -80,8 +80,8 @@ def float16_sums(size: Array, k: int) -> Array:
     True
     """
     roundings = ceil_div(k, 8)
-    found: Array = roundings * (1 + F16.roundoff) ** roundings * (F16.roundoff * size + _LOST)
-    return found
+    limit: Array = roundings * (1 + F16.roundoff) ** roundings * (F16.roundoff * size + _LOST)
+    return limit
 
 
 def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool) -> Array:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.problems.asked import fitting_in_memory
 from matmill.bench.problems.error_bounds import Exact, any_sum
+from matmill.bench.problems.options import fitting_in_memory
 from matmill.bench.problems.random_numbers import uniform
 from matmill.dtypes import DType
 from matmill.problem import Gemm
@@ -122,7 +122,9 @@ class InputsBySize:
         A Gram matrix's are those of the product of its sizes, if that was made.
         """
         if problem not in self._made:
-            twin = next((made for made in self._made.values() if problem.gram and _same_a(made.problem, problem)), None)
+            twin = next(
+                (other for other in self._made.values() if problem.gram and _same_a(other.problem, problem)), None
+            )
             self._made[problem] = (
                 self._kind(problem, twin.a, twin.a.T, self._exact)
                 if twin is not None

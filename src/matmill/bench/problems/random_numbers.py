@@ -51,5 +51,5 @@ def integers(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DTy
     """Return a matrix of all values that an integer type holds; ``start`` tells matrices of one seed apart."""
     generator = np.random.default_rng([*seed, start])
     most = 2 ** (8 * dtype.itemsize - 1)
-    found: NDArray[Any] = generator.integers(-most, most - 1, shape, dtype.numpy, endpoint=True)
-    return found
+    numbers: NDArray[Any] = generator.integers(-most, most - 1, shape, dtype.numpy, endpoint=True)
+    return numbers

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.problems.asked import fitting_in_memory
+from matmill.bench.problems.options import fitting_in_memory
 from matmill.bench.problems.random_numbers import integers, uniform
 from matmill.problem import Geam
 from matmill.reference import Check

@@ -21,13 +21,13 @@ def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
     >>> runs([4, 5, 6, 9])
     [(0, 4, 3), (3, 9, 1)]
     """
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
     for index, row in enumerate(rows):
-        if found and found[-1][1] + found[-1][2] == row:
-            found[-1] = (found[-1][0], found[-1][1], found[-1][2] + 1)
+        if result and result[-1][1] + result[-1][2] == row:
+            result[-1] = (result[-1][0], result[-1][1], result[-1][2] + 1)
         else:
-            found.append((index, row, 1))
-    return found
+            result.append((index, row, 1))
+    return result
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ class SmallFloat:
         """
         numbers, size = self.values[: self.largest + 1], np.abs(row)
         if mode == "rz":
-            found = np.searchsorted(numbers, size, side="right") - 1
+            index = np.searchsorted(numbers, size, side="right") - 1
         else:
             halfway = (numbers[:-1] + numbers[1:]) / 2
             # The number of those that are below it; one that it meets goes to an even pattern.
-            found = np.searchsorted(halfway, size)
-            met = (found < self.largest) & (size == halfway[np.minimum(found, self.largest - 1)])
-            found = found + (met & (found & 1 == 1))
+            index = np.searchsorted(halfway, size)
+            met = (index < self.largest) & (size == halfway[np.minimum(index, self.largest - 1)])
+            index = index + (met & (index & 1 == 1))
         negative = np.signbit(row)
-        patterns = np.where(negative & relu, 0, found | np.where(negative, self.sign, 0))
+        patterns = np.where(negative & relu, 0, index | np.where(negative, self.sign, 0))
         return np.where(np.isnan(row), self.nan, patterns).astype(np.uint8)
 
 

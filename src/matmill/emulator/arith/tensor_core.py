@@ -79,8 +79,8 @@ def rule_of(target: str, factors: str, sums: str) -> Rule:
 
     8-bit factors have Hopper's rule everywhere, and GPUs after Hopper have Hopper's.
     """
-    found = re.match(r"sm_(\d+)", target)
-    hopper = found is None or int(found[1]) >= _HOPPER or factors in BYTES
+    match = re.match(r"sm_(\d+)", target)
+    hopper = match is None or int(match[1]) >= _HOPPER or factors in BYTES
     group, kept, below = (16, 25, 7) if hopper else (8, 24, 6)
     if factors in BYTES:
         group, kept = 32, 13

@@ -255,8 +255,8 @@ def find_bit(i: Instruction) -> Action:
     def call(a: Row, out: Row) -> None:
         magnitude = np.where(a < 0, ~a, a) if kind[0] == "i" else a
         length = bit_length(magnitude.view(word))
-        found = bits - length if as_shift else length - np.uint32(1)
-        out[...] = np.where(length == 0, np.uint32(0xFFFFFFFF), found)
+        position = bits - length if as_shift else length - np.uint32(1)
+        out[...] = np.where(length == 0, np.uint32(0xFFFFFFFF), position)
 
     d, a = i.operands
     return computed(i, call, [(a, kind)], [(d, "u4")], in_place=kind[1] == "4")

@@ -115,9 +115,9 @@ class _Form:
 
     def sources(self) -> tuple[Value, ...]:
         """Return the operands besides addresses: coordinates, size, ignored bytes and mask."""
-        found = [Value(c, "i4") for c in self.coordinates]
-        found += [Value(o, "u4") for o in ((self.size,) if self.size is not None else ()) + self.ignored]
-        return (*found, *((Value(self.mask, "u2"),) if self.mask is not None else ()))
+        values = [Value(c, "i4") for c in self.coordinates]
+        values += [Value(o, "u4") for o in ((self.size,) if self.size is not None else ()) + self.ignored]
+        return (*values, *((Value(self.mask, "u2"),) if self.mask is not None else ()))
 
 
 def _decode(i: Instruction, m: Modifiers) -> Action:
@@ -333,10 +333,10 @@ class TensorCopy(_Copy):
         for n, (column, low, high) in enumerate(
             zip(columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
         ):
-            found = self.unit.use_global(column, (low, high), kind)
-            if self.form.inner is not None and (found.writable or found.written is not None):
-                self.unit.watch_global(column, found, boxes.ranges(n), kind, ELEMENTS[boxes.tensor.element].itemsize)
-        return found
+            region = self.unit.use_global(column, (low, high), kind)
+            if self.form.inner is not None and (region.writable or region.written is not None):
+                self.unit.watch_global(column, region, boxes.ranges(n), kind, ELEMENTS[boxes.tensor.element].itemsize)
+        return region
 
     def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
         """Start loads; returns into how many blocks each of them lands, summed."""

@@ -52,17 +52,17 @@ def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, 
     if (exponents and (relu or source == "f16x2")) or (not exponents and not satfinite):
         raise i.unsupported("its modifiers")
 
-    def made(values: Row) -> Row:
+    def patterns_of(values: Row) -> Row:
         """Return the bit patterns of float32 numbers."""
         if exponents:
             return f32_to_e8m0(values, rounding, satfinite=satfinite)
         return SMALL_FLOATS[name].narrowed(values, rounding, relu=relu)
 
     def from_two(a: Row, b: Row, out: Row) -> None:
-        out[...] = _together(made(np.atleast_1d(b)), made(np.atleast_1d(a)), to)
+        out[...] = _together(patterns_of(np.atleast_1d(b)), patterns_of(np.atleast_1d(a)), to)
 
     def from_pair(a: Row, out: Row) -> None:
-        patterns = made(bf16_to_f32(a) if source == "bf16x2" else a.astype(np.float32))
+        patterns = patterns_of(bf16_to_f32(a) if source == "bf16x2" else a.astype(np.float32))
         out[...] = _together(patterns[::2], patterns[1::2], to)
 
     d, *sources = i.operands

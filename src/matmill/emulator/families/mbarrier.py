@@ -108,14 +108,14 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
 
         def call(amounts: Row, *outs: Row) -> None:
             for key, lanes in operand.by_barrier():
-                told = 0
+                first = 0
                 for number, lane in enumerate(lanes, 1):
                     value = of_lane(amounts, lane)
                     count = 1 if expects else value
                     if number == len(lanes) or barriers.closes(key, count):
                         # What lanes release belongs to the phase in which they arrive.
-                        operand.release(key, lanes[told:number])
-                        told = number
+                        operand.release(key, lanes[first:number])
+                        first = number
                     if expects:
                         barriers.expect(key, value, i)
                     token = barriers.arrive(key, count, i, drop=drop, completes=completes)

@@ -132,14 +132,14 @@ class TensorFragment:
     def refresh(self) -> None:
         """Read the registers."""
         self.fragment.refresh()
-        found = self.core.factor(self.fragment.values)
+        factor = self.core.factor(self.fragment.values)
         if self.repeated is not None:
-            np.copyto(self.repeated.values, found.values[:, :, None])
-            np.copyto(self.repeated.exponents, found.exponents[:, :, None])
-            found = self.repeated
+            np.copyto(self.repeated.values, factor.values[:, :, None])
+            np.copyto(self.repeated.exponents, factor.exponents[:, :, None])
+            factor = self.repeated
         k, _, warps = self.fragment.bits.shape
         shape = (k, -1, N * warps)
-        self.factor = Factor(found.values.reshape(shape), found.exponents.reshape(shape))
+        self.factor = Factor(factor.values.reshape(shape), factor.exponents.reshape(shape))
 
 
 class MultiplyAdd:
@@ -161,15 +161,15 @@ class MultiplyAdd:
             for index in range(len(parts[2]))
         ]
 
-    def fragments(self, made: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
+    def fragments(self, prepare: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
         """Return A and B, each decoded once for all instructions that read it from the same registers.
 
-        ``made`` gets a fragment and its type.
+        ``prepare`` gets a fragment and its type.
         """
 
         def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
             def make(slot: int) -> Prepared:
-                return made(Fragment(self.site, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
+                return prepare(Fragment(self.site, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
 
             return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
 

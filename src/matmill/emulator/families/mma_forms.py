@@ -129,8 +129,8 @@ class Form:
 
 def shape_of(text: str) -> tuple[int, int, int]:
     """Return m16n8k8 as (16, 8, 8)."""
-    found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
+    match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else (0, 0, 0)
 
 
 def go_together(a: str, b: str) -> bool:

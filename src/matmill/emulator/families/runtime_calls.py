@@ -90,8 +90,8 @@ def print_formatted(i: Instruction) -> Action:
         def call(forms: Row, buffers: Row, out: Row) -> None:
             for lane in np.flatnonzero(active()).tolist():
                 form = text.string_at(lane, int(forms[lane]))
-                said = text.formatted(lane, form, int(buffers[lane]))
-                site.machine.context.printed.add(said)
+                line = text.formatted(lane, form, int(buffers[lane]))
+                site.machine.context.printed.add(line)
                 out[lane] = len(_CONVERSION.findall(form))
             site.machine.progress += 1
 
@@ -112,10 +112,10 @@ def assertion_failed(i: Instruction) -> Action:
             if not len(lanes):
                 return
             lane = int(lanes[0])
-            said, file, function = (text.string_at(lane, int(row[lane])) for row in (messages, files, functions))
+            condition, file, function = (text.string_at(lane, int(row[lane])) for row in (messages, files, functions))
             name = site.lanes.thread_name(lane)
             where = f"{file.rsplit('/', 1)[-1]}:{int(lines[lane])}"
-            message = f"{site.machine.launch.kernel}: {name}: assertion {said!r} failed in {function} ({where})"
+            message = f"{site.machine.launch.kernel}: {name}: assertion {condition!r} failed in {function} ({where})"
             raise fault("assert", message, i)
 
         return call

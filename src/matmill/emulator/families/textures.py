@@ -90,10 +90,10 @@ class Fetch:
             outs.pop()[...] = True
         for view, texture, chosen in self.access.views(handles):
             self._check_type(view, texture, outs[0].dtype.kind, chosen)
-            made = self._taps(view, texture, sources, np.broadcast_to(layer, lanes), chosen)
-            found = [Texels(self.access, view, texture, tap, chosen) for tap in made]
+            taps = self._taps(view, texture, sources, np.broadcast_to(layer, lanes), chosen)
+            texels = [Texels(self.access, view, texture, tap, chosen) for tap in taps]
             for number, out in enumerate(outs):
-                np.copyto(out, self._result(texture, found, number).view(out.dtype), where=chosen)
+                np.copyto(out, self._result(texture, texels, number).view(out.dtype), where=chosen)
 
     def _taps(self, view: View, texture: Texture, rows: list[Row], layer: Row, chosen: Mask) -> list[Tap]:
         if rows[0].dtype.kind == "i":
@@ -104,8 +104,8 @@ class Fetch:
             self._report_coordinate(view, coordinates, wrong & chosen)
             for row in coordinates:
                 row[wrong] = 0
-        made = gathered if self.channel is not None else taps
-        return list(made(texture, coordinates, layer))
+        result = gathered if self.channel is not None else taps
+        return list(result(texture, coordinates, layer))
 
     def _report_coordinate(self, view: View, coordinates: list[Row], wrong: Mask) -> None:
         if wrong.any():
@@ -115,21 +115,21 @@ class Fetch:
 
     def _check_type(self, view: View, texture: Texture, kind: str, chosen: Mask) -> None:
         if texture.floats != (kind == "f"):
-            made = "floats" if texture.floats else f"{texture.array.dtype} as they are"
-            did = f"reads {'floats' if kind == 'f' else 'integers'} from {view}, which gives {made}"
+            contents = "floats" if texture.floats else f"{texture.array.dtype} as they are"
+            did = f"reads {'floats' if kind == 'f' else 'integers'} from {view}, which gives {contents}"
             self.access.report("texture-type", self.access.first(chosen), did)
 
-    def _result(self, texture: Texture, found: list[Texels], number: int) -> Row:
+    def _result(self, texture: Texture, texels: list[Texels], number: int) -> Row:
         """Return the row of a result: a channel, or of a gather a texel."""
         channel = number if self.channel is None else self.channel
         if channel >= texture.channels:
             return np.full(self.access.lanes.count, _POISON, np.uint32)
         if self.channel is not None:
-            return found[number].channel(channel)
-        if found[0].tap.weight is None:
-            return found[0].channel(channel)
+            return texels[number].channel(channel)
+        if texels[0].tap.weight is None:
+            return texels[0].channel(channel)
         total = np.zeros(self.access.lanes.count)
-        for each in found:
+        for each in texels:
             # A texel of weight 0 is not read: what it holds, be it a NaN, does not matter.
             total += np.where(each.tap.weight == 0, 0, each.tap.weight * each.channel(channel))
         return total.astype(np.float32)

@@ -47,17 +47,17 @@ def _collective(
 
         def call(*rows: Row) -> None:
             if together.whole(rows[len(inputs) - 1]):
-                found = combine(WHOLE, *(by_warp(row, width) for row in rows[: len(sources)]))
-                for row, result in zip(rows[len(inputs) :], found, strict=True):
+                results = combine(WHOLE, *(by_warp(row, width) for row in rows[: len(sources)]))
+                for row, result in zip(rows[len(inputs) :], results, strict=True):
                     row.reshape(-1, LANES)[...] = result
                 return
             for exchange in together.exchanges(*rows[: len(inputs)]):
                 values = exchange.operands[: len(sources)]
-                found = combine(exchange.companions, *values)
-                lost = [exchange.undefined] * len(found)
+                results = combine(exchange.companions, *values)
+                lost = [exchange.undefined] * len(results)
                 if reads is not None:
                     lost[0] = together.unreadable(exchange, reads(*values))
-                for row, result, undefined in zip(rows[len(inputs) :], found, lost, strict=True):
+                for row, result, undefined in zip(rows[len(inputs) :], results, lost, strict=True):
                     _deliver(row, result, exchange.lanes, undefined)
 
         return call

@@ -173,10 +173,10 @@ def _product(i: Instruction, m: Modifiers) -> Action:
 
 def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
     """Return the registers of D or A: ``count`` different ones of 32 bits."""
-    found = tuple(registers(operand.items)) if isinstance(operand, Vector) else ()
-    if len(found) != count or len(set(found)) != count or any(TYPE_BYTES[r.type] != 4 for r in found):
+    result = tuple(registers(operand.items)) if isinstance(operand, Vector) else ()
+    if len(result) != count or len(set(result)) != count or any(TYPE_BYTES[r.type] != 4 for r in result):
         raise i.unsupported(f"other registers than {count} different ones of 32 bits")
-    return found
+    return result
 
 
 def _signs_and_majors(
@@ -330,8 +330,8 @@ def _fragments(registers_of_d: Row, element: np.dtype[np.generic], warps: int) -
 
 def _matrices(registers_of_d: Row, element: np.dtype[np.generic], warps: int) -> Row:
     """Return D as [warps, 16, N]."""
-    found: Row = np.ascontiguousarray(_fragments(registers_of_d, element, warps)).reshape(warps, _M, -1)
-    return found
+    matrices: Row = np.ascontiguousarray(_fragments(registers_of_d, element, warps)).reshape(warps, _M, -1)
+    return matrices
 
 
 def _integers(a: Row, b: Row, c: Row, *, saturating: bool) -> Row:
@@ -376,10 +376,10 @@ class _SharedOperand:
         machine = self.machine
         for bits in np.unique(descriptors).tolist():
             mine, swizzle = np.flatnonzero(descriptors == bits), decode(bits).swizzle
-            found = machine.swizzles.differs(index[mine].reshape(-1), swizzle)
-            if found is None:
+            difference = machine.swizzles.differs(index[mine].reshape(-1), swizzle)
+            if difference is None:
                 continue
-            at, load, other = found
+            at, load, other = difference
             warp = int(warps[mine[at // index[0].size]])
             offset = int(index[mine].reshape(-1)[at]) * CHUNK % machine.geometry.shared_stride + machine.shared.start
             problem = (
@@ -395,7 +395,7 @@ class _SharedOperand:
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Give chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
         own = self.machine.geometry.warp_in_block[warps] % WARPS
-        found: NDArray[np.int64] | None = None
+        result: NDArray[np.int64] | None = None
         for bits in np.unique(descriptors).tolist():
             mine = np.flatnonzero(descriptors == bits)
             every = self._decoded(bits, int(warps[mine[0]]))
@@ -405,10 +405,10 @@ class _SharedOperand:
                 each = every.reshape(len(every), WARPS, -1).swapaxes(0, 1)[own[mine]]
             else:
                 each = every.reshape(WARPS, -1, every.shape[1])[own[mine]]
-            if found is None:
-                found = np.empty((len(warps), *each.shape[1:]), np.int64)
-            found[mine] = each
-        return found if found is not None else np.empty((0, 0, 0), np.int64)
+            if result is None:
+                result = np.empty((len(warps), *each.shape[1:]), np.int64)
+            result[mine] = each
+        return result if result is not None else np.empty((0, 0, 0), np.int64)
 
     def _decoded(self, bits: int, warp: int) -> NDArray[np.int64]:
         """Return all chunks of the operand, checked to be inside the block's shared memory."""
@@ -416,14 +416,14 @@ class _SharedOperand:
             descriptor = decode(bits)
         except DescriptorError as problem:
             raise self._fault("matrix-descriptor", warp, bits, str(problem)) from problem
-        found = chunks(descriptor, self.rows, mn_major=self.mn_major)
+        offsets = chunks(descriptor, self.rows, mn_major=self.mn_major)
         region = self.machine.shared
-        low, high = int(found.min()) * CHUNK, int(found.max() + 1) * CHUNK
+        low, high = int(offsets.min()) * CHUNK, int(offsets.max() + 1) * CHUNK
         if low < region.start or high > region.end:
             at = low if low < region.start else high - CHUNK
             where = self.machine.describe("shared", at)
             raise self._fault("out-of-bounds", warp, bits, f"it reads {CHUNK} bytes at {where} ({descriptor})")
-        return found
+        return offsets
 
     def _fault(self, kind: str, warp: int, bits: int, problem: str) -> KernelFault:
         return fault(kind, self._message(warp, bits, problem), self.instruction)

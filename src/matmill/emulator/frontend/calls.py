@@ -88,11 +88,11 @@ class CallGraph:
                 continue
             own = edges[function.name] = set()
             for call in _calls(function.body):
-                found = self.named_by(call)
+                names = self.named_by(call)
                 if not call.name:
-                    pointed.update(f.name for f in found)
-                own.update(f.name for f in found)
-                waiting += found
+                    pointed.update(f.name for f in names)
+                own.update(f.name for f in names)
+                waiting += names
         self._reached = {name: _reached(edges, name) for name in edges}
         chosen = [n for n in edges if n != entry.name and (n in pointed or self.is_recursive(n))]
         # What a function reaches its callers reach too.
@@ -116,12 +116,12 @@ class CallGraph:
         module = self.module
         functions = (*module.entries.values(), *module.functions.values())
         variables = [*module.variables, *(v for f in functions for v in f.variables)]
-        found = {target.name for v in variables for _, target, _ in v.relocations if target.space == CODE}
+        names = {target.name for v in variables for _, target, _ in v.relocations if target.space == CODE}
         for function in functions:
             for s in function.body:
                 if isinstance(s, Instruction):
-                    found |= {o.variable.name for o in s.operands if isinstance(o, Symbol) and o.variable.space == CODE}
-        return [name for name in module.code if name in found]
+                    names |= {o.variable.name for o in s.operands if isinstance(o, Symbol) and o.variable.space == CODE}
+        return [name for name in module.code if name in names]
 
 
 def signature_of(function: Function) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -136,14 +136,14 @@ def _calls(body: tuple[Statement, ...]) -> Iterator[Call]:
 
 
 def _reached(edges: dict[str, set[str]], start: str) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = list(edges[start])
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             waiting += edges[name]
-    return found
+    return names
 
 
 def code_addresses(module: Module) -> dict[str, int]:

@@ -175,19 +175,19 @@ def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
     if len(given) != len(kinds) or len(returned) != len(call.returns) or len(returned) > (result != ""):
         raise i.unsupported("the arguments of a call of the runtime")
 
-    def made(opcode: str, modifiers: tuple[str, ...], operands: tuple[Operand, ...]) -> Instruction:
+    def instruction(opcode: str, modifiers: tuple[str, ...], operands: tuple[Operand, ...]) -> Instruction:
         return replace(i, name=opcode, modifiers=modifiers, operands=operands)
 
     arguments = [Register(f"{name}#{number}:{n}", kind) for n, kind in enumerate(kinds)]
     loads = [
-        made("ld", ("param", register.type), (register, Address(symbol)))
+        instruction("ld", ("param", register.type), (register, Address(symbol)))
         for register, symbol in zip(arguments, given, strict=True)
     ]
     if not result:
-        return [*loads, made(name, (), tuple(arguments))]
+        return [*loads, instruction(name, (), tuple(arguments))]
     value = Register(f"{name}#{number}:result", result)
-    stores = [made("st", ("param", result), (Address(o), value)) for o in returned]
-    return [*loads, made(name, (), (value, *arguments)), *stores]
+    stores = [instruction("st", ("param", result), (Address(o), value)) for o in returned]
+    return [*loads, instruction(name, (), (value, *arguments)), *stores]
 
 
 def _renamed(s: Statement, renaming: _Renaming, function: Function) -> Statement:

@@ -63,7 +63,7 @@ def spelled_out(statement: Token) -> list[Token]:
 
 def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[Token]:
     """Return the tokens of ``text``, which begins in a line and at an offset of a longer one."""
-    found: list[Token] = []
+    result: list[Token] = []
     position = 0
     for m in pattern.finditer(text):
         if m.start() != position:
@@ -72,7 +72,7 @@ def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[T
         start, end = m.span(kind)
         line += text.count("\n", position, start)
         if kind != "space":
-            found.append(Token(kind, m[kind], line, offset + start))
+            result.append(Token(kind, m[kind], line, offset + start))
         if kind in {"space", "section"}:
             line += text.count("\n", start, end)
         position = end
@@ -81,5 +81,5 @@ def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[T
     line += text.count("\n", position, end)
     if rest:
         raise syntax_error(line, repr(text[end : end + 20]), "PTX")
-    found.append(Token("end", "end of text", line, offset + len(text)))
-    return found
+    result.append(Token("end", "end of text", line, offset + len(text)))
+    return result

@@ -47,10 +47,10 @@ class Locations:
 
     def move(self, token: Token) -> None:
         """Go to the line that a ``.loc`` names."""
-        found = _LOCATION.match(token.text)
-        if found is None:
+        match = _LOCATION.match(token.text)
+        if match is None:
             raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
-        file, line, column, *inlined = found.groups()
+        file, line, column, *inlined = match.groups()
         # NVRTC marks moved code with line 0; the last real line is the better guide.
         if line == "0":
             return

@@ -25,11 +25,11 @@ def readable(name: str) -> str:
     if not name.startswith("_Z") or demangle is None:
         return name
     status = ctypes.c_int()
-    found = demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:
+    demangled = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not demangled:
         return name
-    text = ctypes.cast(found, ctypes.c_char_p).value or b""
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    text = ctypes.cast(demangled, ctypes.c_char_p).value or b""
+    ctypes.CDLL(None).free(ctypes.c_void_p(demangled))
     return _without_parameters(_INTERNAL.sub("", text.decode()))
 
 
@@ -71,9 +71,9 @@ def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> s
     ('tile[1][0]', 'byte 2 of x[1]')
     """
     index, inside = divmod(offset, itemsize)
-    found = []
+    indices = []
     for extent in reversed(shape):
         index, at = divmod(index, extent)
-        found.append(at)
-    element = name + "".join(f"[{at}]" for at in reversed(found))
+        indices.append(at)
+    element = name + "".join(f"[{at}]" for at in reversed(indices))
     return f"byte {inside} of {element}" if inside else element

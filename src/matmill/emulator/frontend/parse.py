@@ -241,20 +241,20 @@ class _Parser(OperandReader):
 
     def _params(self) -> tuple[Variable, ...]:
         self.take("(")
-        found: list[Variable] = []
+        variables: list[Variable] = []
         while not self.accept(")"):
             space = self.take().text
             if space not in {".param", ".reg"}:
                 raise syntax_error(self.token.line, repr(space), ".param")
-            found.append(self._variable("param"))
-            self.scopes[-1].variables[found[-1].name] = found[-1]
+            variables.append(self._variable("param"))
+            self.scopes[-1].variables[variables[-1].name] = variables[-1]
             if self.token.text != ")":
                 self.take(",")
-        return tuple(found)
+        return tuple(variables)
 
     def _limits(self) -> dict[str, tuple[int, int, int]]:
         """Return the directives between parameters and body that have numbers, each as three of them."""
-        found: dict[str, tuple[int, int, int]] = {}
+        limits: dict[str, tuple[int, int, int]] = {}
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
@@ -262,12 +262,12 @@ class _Parser(OperandReader):
                 while self.accept(","):
                     values.append(self.take_integer("a number"))
                 x, y, z = (*values, 1, 1)[:3]
-                found[word] = x, y, z
+                limits[word] = x, y, z
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return found
+        return limits
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int

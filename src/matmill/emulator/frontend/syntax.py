@@ -221,8 +221,8 @@ class Module:
     @property
     def capability(self) -> tuple[int, int]:
         """The compute capability that the module is for: (9, 0) of "sm_90a"."""
-        found = re.match(r"sm_(\d+)", self.target)
-        major, minor = divmod(int(found[1]), 10) if found is not None else (0, 0)
+        match = re.match(r"sm_(\d+)", self.target)
+        major, minor = divmod(int(match[1]), 10) if match is not None else (0, 0)
         return major, minor
 
     @property

@@ -94,6 +94,6 @@ def _pattern(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints
     address = address + descriptor.start
     if swizzle:
         address ^= (address >> 7 & (swizzle // CHUNK - 1)) << 4
-    found = address // CHUNK
-    found.flags.writeable = False
-    return found
+    chunk = address // CHUNK
+    chunk.flags.writeable = False
+    return chunk

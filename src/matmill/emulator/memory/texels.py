@@ -49,11 +49,11 @@ class _Step:
 
 def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
     """Say which lanes have a coordinate that names no place: NaN, or infinite where the texture repeats."""
-    found = np.zeros(len(coordinates[0]), np.bool_)
+    flags = np.zeros(len(coordinates[0]), np.bool_)
     for axis, row in enumerate(coordinates):
         repeats = texture.cubemap or texture.modes[axis] in {"wrap", "mirror"}
-        found |= ~np.isfinite(row) if repeats else np.isnan(row)
-    return found
+        flags |= ~np.isfinite(row) if repeats else np.isnan(row)
+    return flags
 
 
 def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:

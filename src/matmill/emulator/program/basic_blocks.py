@@ -259,17 +259,17 @@ def blocks_of(flat: Flat) -> list[Block]:
 
 def operands_of_end(end: Terminator) -> list[Value]:
     """Return the operands that the end of a block reads: masks, barrier numbers, predicates, selectors."""
-    found: list[Value] = []
+    values: list[Value] = []
     if end.action is not None:
-        found += end.action.sources
-        found += [Value(r, KIND_OF_TYPE[r.type]) for r in end.action.uses]
+        values += end.action.sources
+        values += [Value(r, KIND_OF_TYPE[r.type]) for r in end.action.uses]
     members = getattr(end.detail, "members", None)
     if members is not None:
-        found.append(Value(members, "u4"))
+        values.append(Value(members, "u4"))
     if end.selector is not None:
-        found.append(Value(end.selector, "u8" if end.kind == "call" else "u4"))
+        values.append(Value(end.selector, "u8" if end.kind == "call" else "u4"))
     if isinstance(end.detail, CallSite):
-        found += [Value(r, KIND_OF_TYPE[r.type]) for r in end.detail.kept]
+        values += [Value(r, KIND_OF_TYPE[r.type]) for r in end.detail.kept]
     if end.guard is not None:
-        found.append(Value(end.guard, "p"))
-    return found
+        values.append(Value(end.guard, "p"))
+    return values

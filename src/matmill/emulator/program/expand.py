@@ -57,11 +57,11 @@ def _one_by_one(s: Instruction) -> list[Instruction]:
     vectors = [o.items if isinstance(o, Vector) else (o,) for o in s.operands if o is not address]
     if not isinstance(address, Address) or len({len(v) for v in vectors}) != 1:
         raise s.unsupported("its vectors")
-    found = []
+    steps = []
     for n, scalars in enumerate(zip(*vectors, strict=True)):
         element = replace(address, offset=address.offset + n * size)
-        found.append(replace(s, modifiers=modifiers, operands=(*scalars[:at], element, *scalars[at:])))
-    return found
+        steps.append(replace(s, modifiers=modifiers, operands=(*scalars[:at], element, *scalars[at:])))
+    return steps
 
 
 @dataclass
@@ -70,7 +70,7 @@ class _Wmma:
 
     whole: Instruction
     count: int = 0
-    made: list[Instruction] = field(default_factory=list)
+    body: list[Instruction] = field(default_factory=list)
     after: list[Instruction] = field(default_factory=list)
 
     def instructions(self) -> Iterator[Instruction]:
@@ -89,16 +89,16 @@ class _Wmma:
             self._multiply(words, types)
         else:
             self._move(words, types[0])
-        yield from self.made
+        yield from self.body
 
     def _fresh(self, kind: str) -> Register:
         self.count += 1
         return Register(f"wmma#{self.whole.line}:{self.count}", kind)
 
     def _add(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> None:
-        self.made.append(self._made(name, modifiers, *operands))
+        self.body.append(self._like(name, modifiers, *operands))
 
-    def _made(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> Instruction:
+    def _like(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> Instruction:
         return replace(self.whole, name=name, modifiers=modifiers, operands=operands)
 
     # Loads and stores
@@ -265,7 +265,7 @@ class _Wmma:
                     Vector(tuple(right)),
                     Vector(tuple(c[start : start + c_each])),
                 )
-        self.made += self.after
+        self.body += self.after
 
     def _converted(
         self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
@@ -274,7 +274,7 @@ class _Wmma:
         if c_type == "f32":
             sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
             for (lower, upper), packed in zip(sums, d, strict=True):
-                self.after.append(self._made("cvt", ("rn", "f16x2", "f32"), packed, upper, lower))
+                self.after.append(self._like("cvt", ("rn", "f16x2", "f32"), packed, upper, lower))
             return c, tuple(x for pair in sums for x in pair)
         wide: list[Operand] = []
         for packed in c:

@@ -33,13 +33,13 @@ class Batch:
 
 def find_batches(actions: Sequence[Action]) -> list[Batch]:
     """Return the batches of a block: consecutive, unguarded, none reading what another one writes."""
-    found: list[Batch] = []
+    batches: list[Batch] = []
     run: list[Action] = []
     written: set[Register] = set()
 
     def close(end: int) -> None:
         if len(run) >= _FEWEST:
-            found.append(_batch(end - len(run), list(run)))
+            batches.append(_batch(end - len(run), list(run)))
         run.clear()
         written.clear()
 
@@ -59,7 +59,7 @@ def find_batches(actions: Sequence[Action]) -> list[Batch]:
             run.append(action)
             written.add(result)
     close(len(actions))
-    return found
+    return batches
 
 
 def _batch(first: int, actions: list[Action]) -> Batch:

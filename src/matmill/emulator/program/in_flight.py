@@ -128,10 +128,10 @@ def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
                 continue
             if following not in waiting:
                 waiting.append(following)
-    found: dict[Finding, None] = {}
+    findings: dict[Finding, None] = {}
     for number, state in sorted(before.items()):
-        found.update(dict.fromkeys(_Walk(blocks[number], state.copy(), held, sums)))
-    return list(found)
+        findings.update(dict.fromkeys(_Walk(blocks[number], state.copy(), held, sums)))
+    return list(findings)
 
 
 class _Walk:

@@ -49,17 +49,17 @@ def _in_function(block: Block) -> list[int]:
 
 def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
     """Return the registers that a call of the function at a block may write, those of its own calls included."""
-    found: set[Register] = set()
+    result: set[Register] = set()
     seen = {first}
     waiting = [first]
     while waiting:
         block = blocks[waiting.pop()]
-        found.update(r for action in block.actions for r in action.written)
-        found.update(_end_results(block))
+        result.update(r for action in block.actions for r in action.written)
+        result.update(_end_results(block))
         following = [*_in_function(block), *(block.end.table if block.end.kind == "call" else ())]
         waiting += [n for n in following if n not in seen]
         seen.update(following)
-    return found
+    return result
 
 
 def live_sets(

@@ -65,16 +65,16 @@ def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction
             compared.add(i.operands[2])
         elif i.name in {"ld", "mov"}:
             sources.setdefault(i.operands[0], []).append(i)
-    found: set[Instruction] = set()
+    loads: set[Instruction] = set()
     left = list(compared)
     while left:
         for i in sources.get(left.pop(), ()):
             if i.name == "ld":
-                found.add(i)
+                loads.add(i)
             elif i.operands[1] not in compared:
                 compared.add(i.operands[1])
                 left.append(i.operands[1])
-    return frozenset(found)
+    return frozenset(loads)
 
 
 def fence_ordering(i: Instruction) -> Ordering | None:

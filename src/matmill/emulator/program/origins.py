@@ -35,13 +35,13 @@ def arrays_of_accesses(blocks: Iterable[Block]) -> dict[Instruction, Variable]:
                 if now is not before:
                     known[result] = now
                     changed = True
-    found = {}
+    arrays = {}
     for instruction in (action.instruction for action in actions):
         address = _address(instruction)
         origin = None if address is None else _origin(address.base, known)
         if isinstance(origin, Variable):
-            found[instruction] = origin
-    return found
+            arrays[instruction] = origin
+    return arrays
 
 
 def _address(i: Instruction) -> Address | None:
@@ -64,20 +64,20 @@ def _result(action: Action, known: dict[Register, _Origin]) -> _Origin:
     sources = [_origin(operand, known) for operand in i.operands[1:]]
     match i.name, sources:
         case "mov" | "cvta" | "cvt", [a]:
-            found = a
+            result = a
         case "add" | "or" | "xor", [a, b]:
-            found = _sum(a, b)
+            result = _sum(a, b)
         case "sub", [a, b] if a is not b:
-            found = a if b == "number" else _mixed(sources)
+            result = a if b == "number" else _mixed(sources)
         case "sub", _:
-            found = "number"
+            result = "number"
         case "mad", [a, b, c]:
-            found = _sum(_mixed([a, b]), c)
+            result = _sum(_mixed([a, b]), c)
         case "selp", [a, b, _]:
-            found = _either(a, b)
+            result = _either(a, b)
         case _:
-            found = _mixed(sources)
-    return found
+            result = _mixed(sources)
+    return result
 
 
 def _sum(a: _Origin, b: _Origin) -> _Origin:

@@ -68,13 +68,13 @@ class Action:
     @cached_property
     def read(self) -> tuple[Register, ...]:
         """The registers that it reads; results under a guard count, since their old value may stay."""
-        found = registers(v.operand for v in self.sources)
-        found += [v.operand.register for v in self.sources if isinstance(v.operand, Negated)]
-        found += self.uses
+        names = registers(v.operand for v in self.sources)
+        names += [v.operand.register for v in self.sources if isinstance(v.operand, Negated)]
+        names += self.uses
         if self.instruction.guard is not None:
-            found.append(self.instruction.guard)
-            found += registers(v.operand for v in self.results)
-        return tuple(found)
+            names.append(self.instruction.guard)
+            names += registers(v.operand for v in self.results)
+        return tuple(names)
 
     @cached_property
     def written(self) -> tuple[Register, ...]:
@@ -147,10 +147,10 @@ class Modifiers:
 
     def need(self, *names: str) -> str:
         """Return the first modifier that is one of ``names``, which must be there."""
-        found = self.pick(names)
-        if not found:
+        choice = self.pick(names)
+        if not choice:
             raise self.instruction.unsupported("none of ." + ", .".join(names))
-        return found
+        return choice
 
     def type(self, *allowed: str) -> str:
         """Return the first modifier that is a type (and, where given, one of ``allowed``)."""

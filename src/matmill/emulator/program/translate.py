@@ -140,7 +140,7 @@ def _translate(module: Module, entry: Function) -> Program:
     blocks = blocks_of(flat)
     if any(block.end.kind == "call" for block in blocks):
         keep_registers(blocks, flat.stack.register)
-    batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
+    batches = {b.number: of_block for b in blocks if (of_block := find_batches(b.actions))}
     instructions = _instructions(blocks)
     layout = lay_out(blocks, batches)
     shared = list(dict.fromkeys(v for v in (*module.variables, *flat.variables) if v.space == "shared"))
@@ -209,13 +209,13 @@ def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], sta
 
 
 def _instructions(blocks: list[Block]) -> list[Instruction]:
-    found: dict[Instruction, None] = {}
+    result: dict[Instruction, None] = {}
     for block in blocks:
         for action in block.actions:
-            found[action.instruction] = None
+            result[action.instruction] = None
         if block.end.instruction is not None:
-            found[block.end.instruction] = None
-    return list(found)
+            result[block.end.instruction] = None
+    return list(result)
 
 
 def _tally(block: Block) -> list[tuple[str, int]]:

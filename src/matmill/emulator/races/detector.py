@@ -246,7 +246,7 @@ class RaceDetector:
 
     def races(self) -> list[Race]:
         """Return the races found so far: the first of every pair of instructions, 1000 pairs at most."""
-        return self._reports.found()
+        return self._reports.races()
 
     def _meet_in_full(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` meet."""

@@ -58,15 +58,15 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
     ([1, 3, 8], [1, 64])
     """
     most = steps // _LEAST_STEPS
-    found = splits(blocks, most, config["BLOCKS_PER_SM"], arch)
+    counts = splits(blocks, most, config["BLOCKS_PER_SM"], arch)
     if arch.sms // _MOST_EVEN < blocks < _FEW_TILES * arch.sms:
         least = float(ceil_div(blocks, arch.sms))
         for slices in range(2, min(_MOST_EVEN, most) + 1):
             share = ceil_div(blocks * slices, arch.sms) / slices
             if share <= _WORTH * least:
-                found.append(slices)
+                counts.append(slices)
                 least = share
-    return sorted({ceil_div(steps, ceil_div(steps, slices)) if slices > 1 else 1 for slices in found})
+    return sorted({ceil_div(steps, ceil_div(steps, slices)) if slices > 1 else 1 for slices in counts})
 
 
 def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:

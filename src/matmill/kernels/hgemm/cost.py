@@ -145,31 +145,31 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
-    slots = asked.matrix + c.tile_slots * asked.warps
-    slots = slots + (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
+    slots = counts.matrix + c.tile_slots * counts.warps
+    slots = slots + (c.copy_slots * counts.copies + c.element_slots * counts.elements) / _LANES
     pace = {
-        "multiply": asked.multiply + asked.mma_sync_on_hopper / c.mma_share,
-        "shared": asked.shared,
-        "l2": asked.l2_bytes / c.l2_bytes,
-        "lines": c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
+        "multiply": counts.multiply + counts.mma_sync_on_hopper / c.mma_share,
+        "shared": counts.shared,
+        "l2": counts.l2_bytes / c.l2_bytes,
+        "lines": c.line_cycles * counts.lines + c.narrow_cycles * counts.narrow / _LANES,
         "issue": slots / _SCHEDULERS,
-        "latency": c.latency_cycles / asked.ahead,
+        "latency": c.latency_cycles / counts.ahead,
     }
-    inside = asked.tiles * (overlapped(c.pace_overlap, *pace.values()) + c.barrier_cycles / asked.resident)
+    inside = counts.tiles * (overlapped(c.pace_overlap, *pace.values()) + c.barrier_cycles / counts.resident)
     issued = (
-        c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums
+        c.store_slots * counts.stored + c.piece_slots * counts.pieces + c.keep_slots * counts.partial_sums
     ) / per_cycle
-    written = asked.stored_bytes / c.l2_bytes
+    written = counts.stored_bytes / c.l2_bytes
     stores = overlapped(p, issued, written)
-    compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
-    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
-    sm_hz = asked.sms * asked.hz
-    repack = asked.repacking.seconds(prices, asked.bytes_per_s, sm_hz)
-    second = asked.reduction.seconds(prices, sm_hz)
+    compute = (inside + counts.rounds * c.fill_cycles + stores) / counts.hz
+    memory = counts.bytes / (c.read_share * counts.bytes_per_s)
+    sm_hz = counts.sms * counts.hz
+    repack = counts.repacking.seconds(prices, counts.bytes_per_s, sm_hz)
+    second = counts.reduction.seconds(prices, sm_hz)
     seconds = prices.launch + overlapped(p, compute, memory) + repack + second
     terms = {"compute": compute, "memory": memory, "repack": repack, "second": second}
     return Prediction(seconds, terms, tuple(terms), pace, paced="compute")

@@ -160,8 +160,8 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
         return why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"]))
     if arch.capability in _DOUBLE_CAPABILITIES:
         return None
-    found, *needed = (".".join(map(str, version)) for version in (arch.capability, *_DOUBLE_CAPABILITIES))
-    return f"tensor cores for float64 need compute capability {' or '.join(needed)}: {arch.name} has {found}"
+    own, *needed = (".".join(map(str, version)) for version in (arch.capability, *_DOUBLE_CAPABILITIES))
+    return f"tensor cores for float64 need compute capability {' or '.join(needed)}: {arch.name} has {own}"
 
 
 def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:

@@ -178,49 +178,49 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
 
     def either(plain: float, mma: float) -> float:
-        return plain + asked.mma * (mma - plain)
+        return plain + counts.mma * (mma - plain)
 
-    most = c.read_share * asked.read_bytes_per_s
+    most = c.read_share * counts.read_bytes_per_s
     # Copies pass through L1, also those to shared memory: no more than it holds is in flight.
-    waiting = (1 / asked.flight**4 + 1 / asked.l1**4) ** 0.5 * (most * c.latency) ** 2
-    memory = asked.bytes / most * (1 + waiting) ** 0.5
-    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
-    memory *= 1 + c.scatter * asked.scatter
+    waiting = (1 / counts.flight**4 + 1 / counts.l1**4) ** 0.5 * (most * c.latency) ** 2
+    memory = counts.bytes / most * (1 + waiting) ** 0.5
+    memory *= 1 + (counts.flight / (counts.sms * c.crowded)) ** _CROWDING
+    memory *= 1 + c.scatter * counts.scatter
     # The share is a fit to one GPU, whose latency costs more than its excess; none reads faster than its data sheet.
-    least = asked.bytes / asked.read_bytes_per_s
+    least = counts.bytes / counts.read_bytes_per_s
     memory = (memory + least + abs(memory - least)) / 2
 
-    mma_share = c.mma_share + asked.float64 * (c.mma_float64_share - c.mma_share)
-    arithmetic = asked.multiply_seconds / either(c.fma_share, mma_share)
+    mma_share = c.mma_share + counts.float64 * (c.mma_float64_share - c.mma_share)
+    arithmetic = counts.multiply_seconds / either(c.fma_share, mma_share)
 
     # While tensor cores read their operands, for several cycles, the scheduler issues nothing else. Those of float64
     # multiply for longer, so that other instructions are issued meanwhile.
-    held = asked.mma * (1 - asked.float64) * arithmetic
+    held = counts.mma * (1 - counts.float64) * arithmetic
     arithmetic = arithmetic - held
-    slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.mma_load_slots) * asked.loads
-    slots += c.widen_slots * asked.widened + either(c.copy_slots, c.mma_copy_slots) * asked.copies
-    slots += c.stage_slots * asked.stages
-    filled = asked.warps / (asked.warps + c.warps_half)
-    barriers = either(c.barrier_cycles, c.mma_barrier_cycles) * asked.barriers
-    issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz + held
-    operands = c.line_cycles * asked.cache_lines + c.shared_cycles * asked.passes
-    operands /= asked.hz
+    slots = counts.multiplies + c.read_slots * counts.reads + either(c.load_slots, c.mma_load_slots) * counts.loads
+    slots += c.widen_slots * counts.widened + either(c.copy_slots, c.mma_copy_slots) * counts.copies
+    slots += c.stage_slots * counts.stages
+    filled = counts.warps / (counts.warps + c.warps_half)
+    barriers = either(c.barrier_cycles, c.mma_barrier_cycles) * counts.barriers
+    issue = (slots / (4 * _LANES * filled) + barriers) / counts.hz + held
+    operands = c.line_cycles * counts.cache_lines + c.shared_cycles * counts.passes
+    operands /= counts.hz
 
     p = either(c.overlap, c.mma_overlap)
     together = overlapped(p, memory, arithmetic, issue, operands)
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
-    together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
-    together += asked.mma * c.mma_last * asked.last * (arithmetic + issue)
-    overhead = prices.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
-    overhead = overhead + c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
-    overhead += asked.reduction.seconds(prices, asked.sms * asked.hz)
-    reduction = c.last + c.last_step * asked.last_block_steps + asked.partial_bytes / (c.last_bytes * asked.hz)
-    overhead += asked.last_block * reduction
+    together += counts.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / counts.warps
+    together += counts.mma * c.mma_last * counts.last * (arithmetic + issue)
+    overhead = prices.launch + c.latency + c.sum_cycles * counts.sums / counts.hz
+    overhead = overhead + c.last_shifted * counts.shifted + c.code_cycles * counts.code / counts.hz
+    overhead += counts.reduction.seconds(prices, counts.sms * counts.hz)
+    reduction = c.last + c.last_step * counts.last_block_steps + counts.partial_bytes / (c.last_bytes * counts.hz)
+    overhead += counts.last_block * reduction
     terms = {"memory": memory, "issue": issue, "arithmetic": arithmetic, "operands": operands, "overhead": overhead}
     return Prediction(together + overhead, terms, tuple(terms))
 
@@ -314,18 +314,18 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 def _mma_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
     """Issue slots of a thread per k (a warp's fragments hold several): products, sums and splitting."""
-    made = FRAGMENTS[problem.dtype.itemsize]
-    chain = max(1, 4 * config["V"] // made.length)  # products per short sum, which is added to the long one
+    fragment = FRAGMENTS[problem.dtype.itemsize]
+    chain = max(1, 4 * config["V"] // fragment.length)  # products per short sum, which is added to the long one
     merged = {name: problem.dtype.wider is not None and config[f"{name}_MODE"] != ALONG_K for name in "EF"}
     pairs = 2 * (config["TM"] * merged["E"] + (0 if diagonal else config["TN"] * merged["F"]))
-    return (mma_slots(config, made, diagonal=diagonal, chain=chain) + pairs) / made.length
+    return (mma_slots(config, fragment, diagonal=diagonal, chain=chain) + pairs) / fragment.length
 
 
 def _mma_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:
     """Return seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
     name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
-    made = FRAGMENTS[problem.dtype.itemsize]
-    return 2 * made.parts * MMA_OUTPUTS * mma_tiles(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
+    fragment = FRAGMENTS[problem.dtype.itemsize]
+    return 2 * fragment.parts * MMA_OUTPUTS * mma_tiles(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
 
 
 def _code(config: Config, products: float) -> float:

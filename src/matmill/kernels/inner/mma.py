@@ -87,9 +87,9 @@ def mma_configs(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> It
         yield from _of_tiles(problem, arch, layouts, tiles, _MOST_LOADED[1])
         return
     for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
-        found = list(_of_tiles(problem, arch, layouts, tiles, most))
-        if found:  # float64's triangles of small tiles need the second limit, for enough bytes in flight
-            yield from found
+        configs = list(_of_tiles(problem, arch, layouts, tiles, most))
+        if configs:  # float64's triangles of small tiles need the second limit, for enough bytes in flight
+            yield from configs
             return
 
 
@@ -143,8 +143,8 @@ def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterato
     m, n, gram = problem.m, problem.n, problem.gram
     side_by_side = _side_by_side(problem, layouts)
     e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in layouts)
-    made = FRAGMENTS[problem.dtype.itemsize]
-    found = []
+    fragment = FRAGMENTS[problem.dtype.itemsize]
+    result = []
     with_remainder = problem.dtype.name == "float32" and not gram
     for down, across in product(range(1, 9), range(1, 17)):
         if gram and down != across:
@@ -170,9 +170,9 @@ def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterato
                 F_GROUP=0,
             )
             if _fits(tile, problem, arch):
-                found.append((_burden(tile, problem.dtype.name, made), tile))
-    found.sort(key=lambda pair: pair[0])
-    yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
+                result.append((_burden(tile, problem.dtype.name, fragment), tile))
+    result.sort(key=lambda pair: pair[0])
+    yield from (tile for burden, tile in result[:_TILES] if burden <= _MOST_BURDEN * result[0][0])
 
 
 def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
@@ -191,10 +191,10 @@ def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -
     """
     share = together * _LANES * takers
     covering, left = together * ceil_div(count, share), count % share
-    found = [covering] if ceil_div(count, _LANES * covering) == takers else []
+    counts = [covering] if ceil_div(count, _LANES * covering) == takers else []
     if with_remainder and 0 < left <= _MOST_REMAINDER < share <= count:
-        found.append(covering - together)
-    return found
+        counts.append(covering - together)
+    return counts
 
 
 def _warps(down: int, across: int, *, gram: bool) -> int:
@@ -202,19 +202,20 @@ def _warps(down: int, across: int, *, gram: bool) -> int:
     return down * (down + 1) // 2 if gram else down * across
 
 
-def _burden(tile: Config, dtype: str, made: Fragments) -> float:
+def _burden(tile: Config, dtype: str, fragment: Fragments) -> float:
     """Count the cycles of the busiest scheduler for a fragment's k's of a group's warps.
 
     It has 3 of 12 warps, and 3 of 10.
     """
     cycles = []
     for diagonal in (False, True):
-        slots, instructions = mma_slots(tile, made, diagonal=diagonal), made.parts * mma_tiles(tile, diagonal=diagonal)
-        if made.parts == 1:
+        slots = mma_slots(tile, fragment, diagonal=diagonal)
+        instructions = fragment.parts * mma_tiles(tile, diagonal=diagonal)
+        if fragment.parts == 1:
             slots += tile["TM"] + (0 if diagonal else tile["TN"])
         held = max(slots, _BUSY * instructions) if dtype == "float64" else slots + (_HELD - 1) * instructions
         cycles.append(held)
-    halves = on_diagonal(tile, made)
+    halves = on_diagonal(tile, fragment)
     own = len(halves)
     return min(busiest(halves, count, *cycles) * own / count for count in _counts(own))
 

@@ -82,7 +82,7 @@ def mma_tiles(config: Config, *, diagonal: bool) -> int:
     return rows * columns - (rows * (rows - 1) if diagonal else 0)
 
 
-def on_diagonal(config: Config, made: Fragments) -> list[bool]:
+def on_diagonal(config: Config, fragment: Fragments) -> list[bool]:
     """Return for each warp of a group on tensor cores, whether it has half a tile, on a Gram matrix's diagonal.
 
     Such warps are spread over the schedulers, to which warps are assigned round-robin (``MmaMainloop::tile_of``).
@@ -90,7 +90,7 @@ def on_diagonal(config: Config, made: Fragments) -> list[bool]:
     >>> [int(there) for there in on_diagonal(Config.of(GRAM=1, DOWN=4, S=320), FRAGMENTS[4])]
     [1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
     """
-    down = config["DOWN"] if triangle(config) or (config["GRAM"] and made.parts > 1) else 0
+    down = config["DOWN"] if triangle(config) or (config["GRAM"] and fragment.parts > 1) else 0
     rounds = (divmod(warp, SCHEDULERS) for warp in range(config["S"] // _LANES))
     return [scheduler < 2 and 2 * index + scheduler < down for index, scheduler in rounds]
 
@@ -133,7 +133,7 @@ class Fragments:
 FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(TF32_PRODUCTS, 8, 2), 8: Fragments(1, 8, 0)}
 
 
-def mma_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float = 1) -> float:
+def mma_slots(config: Config, fragment: Fragments, *, diagonal: bool, chain: float = 1) -> float:
     """Issue slots of a lane for a fragment's k's: products, additions to the long sums, splitting, the remainder.
 
     ``chain`` products make one short sum. On the ``diagonal``, rows are columns too, and copied.
@@ -141,7 +141,7 @@ def mma_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float =
     tiles = mma_tiles(config, diagonal=diagonal)
     split = _SPLIT * config["TM"] + (_COPIED * config["TM"] if diagonal else _SPLIT * config["TN"])
     plain = 2 * remainder_sums(config) + sum(remainder(config))  # of two k's: FMAs, and their loads
-    return made.parts * tiles + 2 * made.adds * tiles / chain + (split if made.parts > 1 else 0) + plain
+    return fragment.parts * tiles + 2 * fragment.adds * tiles / chain + (split if fragment.parts > 1 else 0) + plain
 
 
 def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> float:
@@ -245,11 +245,11 @@ def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int,
     """
     s = square[2]
     warps = max(1, s // _LANES)
-    found = 0
+    count = 0
     for warp in range(warps):
         threads = range(warp * _LANES, (warp + 1) * _LANES)
-        found += _passes_of(tuple((tile_of(t % s, *square)[name == "F"], t // s) for t in threads), apart)
-    return found / warps
+        count += _passes_of(tuple((tile_of(t % s, *square)[name == "F"], t // s) for t in threads), apart)
+    return count / warps
 
 
 @cache

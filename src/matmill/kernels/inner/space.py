@@ -83,12 +83,12 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         return ()
     if why_not_precision(problem, promotes=True) is not None:  # one, so that the reason is given once
         return tuple(islice((config.launched(SPLIT_K=1, LAST_BLOCK=0) for config in _configs(problem, arch)), 1))
-    found: dict[Config, None] = {}
+    configs: dict[Config, None] = {}
     for config in _configs(problem, arch):
         for slices in _grids(problem, config, arch):
             for last in _adders(problem, config.launched(SPLIT_K=slices)):
-                found[config.launched(SPLIT_K=slices, LAST_BLOCK=last)] = None
-    return tuple(found)
+                configs[config.launched(SPLIT_K=slices, LAST_BLOCK=last)] = None
+    return tuple(configs)
 
 
 def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:

@@ -66,13 +66,13 @@ def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm
     a_batch, b_batch, _, _ = problem.batch_strides
     a, b, a_first, b_first = operands.a, operands.b, operands.a_first, operands.b_first
     if "A" in copies:
-        made = repacked_matrix(problem, config, "A")
-        a_strides, a_batch = made.strides(outer_first=bool(config["A_K_INNER"])), made.copy_batch
-        a, a_first = room, sizes["sums"] // made.itemsize
+        copy = repacked_matrix(problem, config, "A")
+        a_strides, a_batch = copy.strides(outer_first=bool(config["A_K_INNER"])), copy.copy_batch
+        a, a_first = room, sizes["sums"] // copy.itemsize
     if "B" in copies:
-        made = repacked_matrix(problem, config, "B")
-        b_strides, b_batch = made.strides(outer_first=not config["B_K_INNER"]), made.copy_batch
-        b, b_first = room, (sizes["sums"] + (0 if _shared(problem, config) else sizes["A"])) // made.itemsize
+        copy = repacked_matrix(problem, config, "B")
+        b_strides, b_batch = copy.strides(outer_first=not config["B_K_INNER"]), copy.copy_batch
+        b, b_first = room, (sizes["sums"] + (0 if _shared(problem, config) else sizes["A"])) // copy.itemsize
     problem = replace(problem, gram=False, a_strides=a_strides, b_strides=b_strides, a_batch=a_batch, b_batch=b_batch)
     return problem, replace(operands, a=a, b=b, a_first=a_first, b_first=b_first, workspace=sums)
 
@@ -126,16 +126,16 @@ def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> 
     first = sizes["sums"]
     values: dict[str, Value | float] = {"A": operands.a, "B": operands.b, "workspace": workspace(operands)}
     for name in "AB":
-        made = repacked_matrix(problem, config, name)
+        copy = repacked_matrix(problem, config, name)
         of_matrix = (
-            first // made.itemsize,
-            made.vectors if name in copies else 0,
-            made.pitch,
-            made.runs,
-            made.length,
-            made.run_stride,
-            made.stride,
-            made.batch_stride,
+            first // copy.itemsize,
+            copy.vectors if name in copies else 0,
+            copy.pitch,
+            copy.runs,
+            copy.length,
+            copy.run_stride,
+            copy.stride,
+            copy.batch_stride,
         )
         values |= {f"{name.lower()}_{field}": value for field, value in zip(_FIELDS, of_matrix, strict=True)}
         first += sizes[name]

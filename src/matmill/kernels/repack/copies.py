@@ -82,8 +82,8 @@ def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
     >>> from matmill.kernels.hgemm.tiles import LARGEST, with_vector_widths
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, batch=3, b_batch=0)
     >>> config = with_vector_widths(LARGEST, odd, "AB")
-    >>> found = repacked_matrix(odd, config, "A")
-    >>> (found.count, found.runs, found.length, found.pitch), repacked_matrix(odd, config, "B").count
+    >>> result = repacked_matrix(odd, config, "A")
+    >>> (result.count, result.runs, result.length, result.pitch), repacked_matrix(odd, config, "B").count
     ((3, 5, 13, 16), 1)
     """
     a = name == "A"

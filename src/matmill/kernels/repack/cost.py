@@ -39,15 +39,15 @@ class Repacking:
         return seconds
 
 
-def _bytes(made: RepackedMatrix) -> float:
+def _bytes(matrix: RepackedMatrix) -> float:
     """Count the bytes that repacking reads (whole sectors where elements are apart) and writes."""
-    across = made.stride != 1 and made.run_stride == 1  # neighbouring threads then read neighbouring runs
-    read = made.itemsize if across else min(_SECTOR, made.itemsize * max(1, abs(made.stride)))
-    return float(made.count * made.runs * (made.length * (read + made.itemsize)))
+    across = matrix.stride != 1 and matrix.run_stride == 1  # neighbouring threads then read neighbouring runs
+    read = matrix.itemsize if across else min(_SECTOR, matrix.itemsize * max(1, abs(matrix.stride)))
+    return float(matrix.count * matrix.runs * (matrix.length * (read + matrix.itemsize)))
 
 
-def _lines(made: RepackedMatrix) -> float:
+def _lines(matrix: RepackedMatrix) -> float:
     """Count the cache lines that repacking looks up: two for each vector of contiguous runs, else one an element."""
-    if made.stride == 1:
-        return 2.0 * made.vectors * VECTOR_BYTES / _LINE
-    return made.count * made.runs * made.length * min(1.0, abs(made.stride) * VECTOR_BYTES / _LINE)
+    if matrix.stride == 1:
+        return 2.0 * matrix.vectors * VECTOR_BYTES / _LINE
+    return matrix.count * matrix.runs * matrix.length * min(1.0, abs(matrix.stride) * VECTOR_BYTES / _LINE)

@@ -75,9 +75,9 @@ def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[
     """
     v = VECTOR_BYTES // itemsize
     shape = {m, 2 * m, max(1, m // 2), max(1, m * n // v), max(1, m // v), max(1, 2 * m // v)}
-    found = {(m, 0): wavefronts(m, n, itemsize, vectors, (m, 0))}
+    costs = {(m, 0): wavefronts(m, n, itemsize, vectors, (m, 0))}
     for every, padding in product(sorted({*_PAD_EVERY, *shape}), _PAD_VECTORS):
         fits = 2 * padding <= every and (vectors + (vectors - 1) // every * padding) * VECTOR_BYTES <= most_bytes
         if fits and (not same_rows(m, n, v) or steady(m, n, v, every)):
-            found[every, padding] = wavefronts(m, n, itemsize, vectors, (every, padding)) + _WORTH * padding / every
-    return min(found, key=found.__getitem__)
+            costs[every, padding] = wavefronts(m, n, itemsize, vectors, (every, padding)) + _WORTH * padding / every
+    return min(costs, key=costs.__getitem__)

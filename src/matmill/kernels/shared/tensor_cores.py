@@ -23,8 +23,8 @@ def why_not_tensor_cores(problem: Gemm, arch: Arch, *, acc16: bool = False) -> s
         return f"{problem.dtype.name} is not float16 or bfloat16"
     oldest = (7, 5) if problem.dtype is F16 else (8, 0)
     if arch.capability < oldest:
-        needed, found = (".".join(map(str, version)) for version in (oldest, arch.capability))
-        return f"mma.sync on {problem.dtype.name} needs compute capability {needed}: {arch.name} has {found}"
+        needed, own = (".".join(map(str, version)) for version in (oldest, arch.capability))
+        return f"mma.sync on {problem.dtype.name} needs compute capability {needed}: {arch.name} has {own}"
     if problem.dtype is BF16 and acc16:
         return "tensor cores sum products of bfloat16 in float32 alone"
     return None

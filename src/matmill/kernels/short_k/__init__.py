@@ -121,8 +121,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         return ()
     if _why_not_elements(problem, arch) is not None:
         return (configured(next(_shapes(problem, arch)), problem).launched(BLOCKS=arch.sms),)
-    found = dict.fromkeys(configured(shape, problem) for shape in _shapes(problem, arch))
-    return tuple(config.launched(BLOCKS=_blocks(problem, config, arch)) for config in found)
+    configs = dict.fromkeys(configured(shape, problem) for shape in _shapes(problem, arch))
+    return tuple(config.launched(BLOCKS=_blocks(problem, config, arch)) for config in configs)
 
 
 def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:

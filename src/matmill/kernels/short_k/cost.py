@@ -95,17 +95,17 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
-    moved = asked.bytes + (c.narrow - 1) * asked.narrow_bytes
-    in_flight = asked.in_flight * (1 - asked.one_stage * (1 - c.one_stage))
-    memory = moved / (c.stream_share * asked.bytes_per_s) * (1 + c.bytes_half / in_flight)
-    slots = c.copy * asked.copies + c.store * asked.stores + c.output * asked.outputs + c.unit * asked.units
-    slots = slots + c.tile * asked.tiles + c.term * asked.terms
-    issue = slots / _SCHEDULERS / asked.hz * (1 + c.warps_half / asked.active)
-    shared = asked.passes / asked.hz
-    latency = asked.rounds * (c.barrier + c.step * asked.steps + c.term * asked.chain) / asked.hz
+    moved = counts.bytes + (c.narrow - 1) * counts.narrow_bytes
+    in_flight = counts.in_flight * (1 - counts.one_stage * (1 - c.one_stage))
+    memory = moved / (c.stream_share * counts.bytes_per_s) * (1 + c.bytes_half / in_flight)
+    slots = c.copy * counts.copies + c.store * counts.stores + c.output * counts.outputs + c.unit * counts.units
+    slots = slots + c.tile * counts.tiles + c.term * counts.terms
+    issue = slots / _SCHEDULERS / counts.hz * (1 + c.warps_half / counts.active)
+    shared = counts.passes / counts.hz
+    latency = counts.rounds * (c.barrier + c.step * counts.steps + c.term * counts.chain) / counts.hz
     terms = {"memory": memory, "issue": issue, "shared": shared, "latency": latency}
     return Prediction(prices.launch + c.start + overlapped(p, *terms.values()), terms, tuple(terms))
 

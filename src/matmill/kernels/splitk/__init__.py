@@ -191,9 +191,9 @@ def reduction_ways(problem: Gemm, config: Configs) -> Any:
 #: thread's work, many are shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the
 #: product saves, and 16 to each of 128 x 128 outputs of 33 slices 2 us longer than 4.
 SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
-    splitk_reduce(outputs=256, ways=1, needed=lambda *asked: reduction_ways(*asked) == 1),
-    splitk_reduce(outputs=64, ways=4, needed=lambda *asked: reduction_ways(*asked) == 4),
-    splitk_reduce(outputs=32, ways=16, needed=lambda *asked: reduction_ways(*asked) == 16),
+    splitk_reduce(outputs=256, ways=1, needed=lambda *case: reduction_ways(*case) == 1),
+    splitk_reduce(outputs=64, ways=4, needed=lambda *case: reduction_ways(*case) == 4),
+    splitk_reduce(outputs=32, ways=16, needed=lambda *case: reduction_ways(*case) == 16),
 )
 
 _CLEAR = Parameters.of(workspace="Acc*", count="int")

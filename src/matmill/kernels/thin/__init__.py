@@ -53,8 +53,8 @@ def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
     """
     chunks = ceil_div(launched.k, config["BK"])
     blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch
-    found = splits(blocks, chunks // _LEAST_CHUNKS, config["BLOCKS_PER_SM"], arch)
-    return sorted({ceil_div(chunks, ceil_div(chunks, slices)) for slices in found})
+    counts = splits(blocks, chunks // _LEAST_CHUNKS, config["BLOCKS_PER_SM"], arch)
+    return sorted({ceil_div(chunks, ceil_div(chunks, slices)) for slices in counts})
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:

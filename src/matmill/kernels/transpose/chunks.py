@@ -54,15 +54,15 @@ def assign_threads(config: Config, vectors: int, registers: Callable[[Config], i
 
     ``registers`` gives a thread's registers for a configuration whose THREADS are set. None where nothing fits.
     """
-    found = []
+    choices = []
     fewest = ceil_div(vectors, _MOST_THREADS)
     for each in range(fewest, max(fewest, vectors // _ENOUGH) + 1):
         threads = ceil_div(vectors, each * _WARP) * _WARP
         one = config.replace(THREADS=threads)
         resident = _resident(threads, registers(one), config["SHARED_BYTES"], arch)
         if resident:
-            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms if config["AHEAD"] else 0))
-    return max(found, key=lambda one: (one["BLOCKS_PER_SM"], one["THREADS"]), default=None)
+            choices.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms if config["AHEAD"] else 0))
+    return max(choices, key=lambda one: (one["BLOCKS_PER_SM"], one["THREADS"]), default=None)
 
 
 def chunks_ahead(config: Config, itemsize: int, several: int) -> tuple[int, ...]:
@@ -88,10 +88,10 @@ def one_chunk_registers(config: Config, itemsize: int, *, apart: bool = False) -
     ``apart`` says that rows or columns of the long side start anywhere.
     """
     v = VECTOR_BYTES // itemsize
-    made = ceil_div(elements(config), v * config["THREADS"])
-    several = 0 if made == 1 or config["STEADY"] else made - 1 + apart
+    vectors = ceil_div(elements(config), v * config["THREADS"])
+    several = 0 if vectors == 1 or config["STEADY"] else vectors - 1 + apart
     offsets = several * max(0, v - 4) // 2  # of small elements, which are put into a register one after another
-    return _ONE_CHUNK + _EACH * (made + apart) + offsets + gather_registers(itemsize, made)
+    return _ONE_CHUNK + _EACH * (vectors + apart) + offsets + gather_registers(itemsize, vectors)
 
 
 def gather_registers(itemsize: int, vectors: int) -> int:

@@ -105,18 +105,18 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
-    most = c.copy_share * asked.bytes_per_s
-    memory = (asked.bytes + c.run_bytes * asked.runs + c.split_bytes * asked.split) / most
-    slots = c.thread_slots * asked.threads + c.vector_slots * asked.vectors + c.copied_slots * asked.copied
-    slots += c.element_slots * asked.elements + c.gathered_slots * asked.gathered + _LOCATE * asked.located
-    issue = slots / (4 * _LANES * c.issue_share) / asked.hz
-    blocks = memory * (c.alone / asked.beside + c.barrier / asked.apart)
+    most = c.copy_share * counts.bytes_per_s
+    memory = (counts.bytes + c.run_bytes * counts.runs + c.split_bytes * counts.split) / most
+    slots = c.thread_slots * counts.threads + c.vector_slots * counts.vectors + c.copied_slots * counts.copied
+    slots += c.element_slots * counts.elements + c.gathered_slots * counts.gathered + _LOCATE * counts.located
+    issue = slots / (4 * _LANES * c.issue_share) / counts.hz
+    blocks = memory * (c.alone / counts.beside + c.barrier / counts.apart)
     terms = {"memory": memory, "issue": issue, "blocks": blocks}
     together = overlapped(c.overlap, *terms.values())
-    code = c.code_cycles * slots / asked.items / asked.hz
+    code = c.code_cycles * slots / counts.items / counts.hz
     return Prediction(prices.launch + code + together, terms, tuple(terms))
 
 

@@ -53,16 +53,16 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     have vectors below a word: fetching the code that shifts wide ones takes longer than running it.
     """
     wide, narrow = (layout(problem, shifted=shifted) for shifted in (True, False))
-    found = tiles(problem, arch, wide)
+    configs = tiles(problem, arch, wide)
     small = problem.batch == 1 and problem.least_bytes <= _SMALL
     if narrow != wide and (small or narrow["V"] * problem.dtype.itemsize >= WORD_BYTES):
-        found += tiles(problem, arch, narrow)
-    return found
+        configs += tiles(problem, arch, narrow)
+    return configs
 
 
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:
     """Return every tile and launch worth considering for a :func:`layout`."""
-    found = []
+    configs = []
     v, size = layout["V"], problem.dtype.itemsize
     starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
     if COL_UNALIGNED in {layout["X_MODE"], layout["Y_MODE"]}:
@@ -88,8 +88,8 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
         resident, _limits = arch.resident(threads, min(255, round(_registers(config, loaded))), config["SHARED_BYTES"])
         leaves_l1 = (config["SHARED_BYTES"] + arch.shared_reserved) * resident <= _MOST_SHARED * arch.shared_per_sm
         if leaves_l1 or not _copies(config):
-            found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
-    return tuple(_fitting(_fitting(found, "BR", problem.m), "BC", problem.n))
+            configs.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
+    return tuple(_fitting(_fitting(configs, "BR", problem.m), "BC", problem.n))
 
 
 def _copies(config: Config) -> bool:
@@ -104,13 +104,13 @@ def _registers(config: Config, loaded: int) -> float:
     return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
 
 
-def _fitting(found: list[Config], name: str, extent: int) -> list[Config]:
+def _fitting(configs: list[Config], name: str, extent: int) -> list[Config]:
     """Return configs whose tile is less than twice as large as ``extent`` in a dimension, or smallest.
 
     Padding is work.
     """
-    least = min((config[name] for config in found), default=0)
-    return [config for config in found if config[name] < max(least + 1, 2 * extent)]
+    least = min((config[name] for config in configs), default=0)
+    return [config for config in configs if config[name] < max(least + 1, 2 * extent)]
 
 
 def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:

@@ -92,7 +92,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         return ()
     if why_not_wgmma(problem, arch) is not None or problem.k == 0:
         return (configured(SHAPES[0], problem, arch),)
-    found: list[Config] = []
+    configs: list[Config] = []
     for swap in (False, True):
         launched = exchanged(problem) if swap else problem
         needed = unaligned(launched)
@@ -105,14 +105,14 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
                 for slices in splits(blocks, most, 1, arch):
                     if slices > 1:
                         config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
-                    found.append(config)
-                found += (
+                    configs.append(config)
+                configs += (
                     configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, repack=repack)
                     for slices in _CLUSTERS_K
                     if slices <= most and not shape.pingpong and shape.cluster == (1, 1)
                     if blocks * slices <= arch.sms * (_LARGE_CLUSTERS if slices > 2 else 1)
                 )
-    return tuple(found)
+    return tuple(configs)
 
 
 def _shapes(launched: Gemm) -> list[Shape]:

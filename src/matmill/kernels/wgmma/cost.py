@@ -106,28 +106,28 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     pace = {
-        "multiply": asked.multiply / c.mma_share,
-        "shared": asked.shared / c.shared_bytes,
-        "l2": (asked.l2_bytes + c.straddle * asked.straddling) / c.l2_bytes,
-        "latency": c.latency / asked.ahead,
+        "multiply": counts.multiply / c.mma_share,
+        "shared": counts.shared / c.shared_bytes,
+        "l2": (counts.l2_bytes + c.straddle * counts.straddling) / c.l2_bytes,
+        "latency": c.latency / counts.ahead,
     }
-    waits = 1 + asked.clusters * (c.cluster - 1)
-    main_loop = asked.steps * overlapped(c.pace_overlap, *pace.values()) * waits / asked.hz
-    own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
-    own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
+    waits = 1 + counts.clusters * (c.cluster - 1)
+    main_loop = counts.steps * overlapped(c.pace_overlap, *pace.values()) * waits / counts.hz
+    own = c.tile * counts.rounds + c.staged * counts.staged + c.ordinary * counts.ordinary + c.direct * counts.direct
+    own = own + c.cluster_sum * counts.cluster_sums + counts.remote / c.remote_bytes
     # Ping-pong hides each epilogue but the last behind the other consumer's main loop.
-    shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
-    epilogue = own * shown / asked.hz
-    compute = main_loop + epilogue + c.latency / asked.hz
-    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
+    shown = 1 - counts.turns * (1 - c.exposed) * (1 - 1 / counts.rounds)
+    epilogue = own * shown / counts.hz
+    compute = main_loop + epilogue + c.latency / counts.hz
+    memory = counts.bytes / (c.read_share * counts.bytes_per_s)
     together = overlapped(p, compute, memory)
-    sm_hz = asked.sms * asked.hz
-    repack = asked.repacking.seconds(prices, asked.bytes_per_s, sm_hz)
-    second = asked.reduction.seconds(prices, sm_hz)
+    sm_hz = counts.sms * counts.hz
+    repack = counts.repacking.seconds(prices, counts.bytes_per_s, sm_hz)
+    second = counts.reduction.seconds(prices, sm_hz)
     seconds = prices.launch + c.start + together + repack + second
     # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
     terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}

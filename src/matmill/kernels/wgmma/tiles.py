@@ -181,10 +181,10 @@ def straddling(problem: Gemm) -> tuple[str, ...]:
     (('B',), ())
     """
     itemsize = problem.dtype.itemsize
-    found = {name: runs(problem, name) for name in "AB"}
+    by_name = {name: runs(problem, name) for name in "AB"}
     return tuple(
         name
-        for name, own in found.items()
+        for name, own in by_name.items()
         if own.pitch * itemsize % SPAN and own.count > 1 and own.length * itemsize >= LONG_RUN
     )
 

@@ -37,7 +37,7 @@ def hopper_staged(
     """
     barriers = stages * _BARRIER * (2 if stages > 1 else 1)
     tile = stages * (bm + bn) * _SWIZZLE + staging * bm * bn * ELEMENT_BYTES
-    found = Config.of(
+    config = Config.of(
         BM=bm,
         BN=bn,
         BK=_ACROSS,
@@ -47,7 +47,7 @@ def hopper_staged(
         SHARED_BYTES=tile + barriers,
         **constants,
     )
-    return found.launched(ACC16=0)
+    return config.launched(ACC16=0)
 
 
 def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants: int) -> Config:
@@ -62,8 +62,8 @@ def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants:
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Return ``why_not_config`` of every rung on wgmma: rows on 16 bytes, as TMA needs them, of any length."""
     if arch.capability != HOPPER:
-        needed, found = (".".join(map(str, version)) for version in (HOPPER, arch.capability))
-        return f"wgmma needs compute capability {needed}, no other: {arch.name} has {found}"
+        needed, own = (".".join(map(str, version)) for version in (HOPPER, arch.capability))
+        return f"wgmma needs compute capability {needed}, no other: {arch.name} has {own}"
     reason = why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"])) or why_not_packed(problem)
     if reason is not None:
         return reason

@@ -13,9 +13,9 @@ import numpy as np
 
 from matmill.bench.libraries.blas import CupyProduct, TorchProduct
 from matmill.bench.libraries.gemm import half_peers
-from matmill.bench.problems.asked import Asked, EmulatorLimit
 from matmill.bench.problems.error_bounds import matrix_limit
 from matmill.bench.problems.inputs import Array, Inputs, InputsBySize, alignment
+from matmill.bench.problems.options import EmulatorLimit, ProblemOptions
 from matmill.choose import choose
 from matmill.dtypes import BF16, F16, DType
 from matmill.kernel import Kernel
@@ -34,20 +34,20 @@ EMULATED = (256, 256, 128)
 _ROWS = 256  # of a result, that are compared at a time
 
 
-def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
     """Return the product that a user asks for.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name of a type.
     """
-    dtype = asked.element_type(HALVES, F16)
-    return half_product(*asked.square(default), dtype)
+    dtype = options.element_type(HALVES, F16)
+    return half_product(*options.square(default), dtype)
 
 
 def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
     """Return the product of packed matrices whose rows are aligned as their lengths allow.
 
-    >>> found = half_product(1000, 1000, 1001)
-    >>> found.a_align, found.b_align
+    >>> result = half_product(1000, 1000, 1001)
+    >>> result.a_align, result.b_align
     (2, 16)
     """
     return Gemm(
@@ -74,8 +74,8 @@ def described(problem: Gemm) -> dict[str, Any]:
 def restored(record: Mapping[str, Any]) -> Gemm:
     """Return the product that a record describes.
 
-    >>> asked = half_product(30, 50, 20, BF16)
-    >>> restored(described(asked)) == asked
+    >>> problem = half_product(30, 50, 20, BF16)
+    >>> restored(described(problem)) == problem
     True
     """
     return half_product(record["m"], record["n"], record["k"], HALVES[record["dtype"]])
@@ -138,7 +138,7 @@ LADDER: Ladder[Gemm] = Ladder(
     name="hgemm",
     rungs=HGEMM_RUNGS,
     subject=MATRIX,
-    problem=asked_product,
+    problem=product_of_options,
     sizes={"gpu": PRODUCT_SIZES["gpu"], "emulator": EMULATED},
     production=production(
         HGEMM_KERNEL,

@@ -29,9 +29,9 @@ def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple
     papers = of_paper(rungs)
     if not constants or not papers:
         return tuple(rungs), ""
-    said = ", ".join(f"{name} = {value}" for name, value in constants.items())
-    found = tuple(_with_constants(rung, constants) if rung in papers else rung for rung in rungs)
-    return found, f"{', '.join(rung.label for rung in papers)}: launched with {said}"
+    text = ", ".join(f"{name} = {value}" for name, value in constants.items())
+    result = tuple(_with_constants(rung, constants) if rung in papers else rung for rung in rungs)
+    return result, f"{', '.join(rung.label for rung in papers)}: launched with {text}"
 
 
 def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
@@ -47,8 +47,8 @@ def paper_launch(
     Raises :class:`~matmill.errors.ArgumentError` where no rung takes them, or no GPU.
     """
     _check_launch(given, of_paper(rungs))
-    found, said = for_emulator(rungs, **given) if on == "emulator" else launched(rungs, given)
-    return found, (said,) if said else ()
+    result, note = for_emulator(rungs, **given) if on == "emulator" else launched(rungs, given)
+    return result, (note,) if note else ()
 
 
 def _check_launch(given: Mapping[str, int], papers: Sequence[Rung[Gemm]]) -> None:

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from matmill.bench.libraries.gemm import peers
-from matmill.bench.problems.asked import Asked, EmulatorLimit, named_case
 from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.problems.inputs import ALLOCATED, InputsBySize, alignment
+from matmill.bench.problems.options import EmulatorLimit, ProblemOptions, named_case
 from matmill.choose import choose
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import ArgumentError, unknown_name
@@ -65,19 +65,19 @@ def case(name: str) -> tuple[int, int, int]:
     return named_case(name, CASES)
 
 
-def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
     """Return the product that a user asks for; one of m and n alone sets both.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
-    dtype, layout = asked.element_type(ALL, F32), asked.layout or LAYOUTS[0]
+    dtype, layout = options.element_type(ALL, F32), options.layout or LAYOUTS[0]
     if layout not in LAYOUTS:
         raise unknown_name("--layout", layout, LAYOUTS)
-    if asked.case is not None:
-        m, n, k = case(asked.case)
+    if options.case is not None:
+        m, n, k = case(options.case)
     else:
-        m, n, k = asked.n or default[0], asked.m or default[1], default[2]
-    for name, extent in (("--m", asked.m or m), ("--n", asked.n or n)):
+        m, n, k = options.n or default[0], options.m or default[1], default[2]
+    for name, extent in (("--m", options.m or m), ("--n", options.n or n)):
         if extent > NARROW:
             raise ArgumentError(
                 argument=name,
@@ -85,7 +85,7 @@ def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
                 wanted=f"at most {NARROW}: the ladder's products have few outputs and a long k",
                 fix="Take `matmill ladder sgemm` for products of other shapes.",
             )
-    return inner_product(asked.m or m, asked.n or n, asked.k or k, dtype, layout)
+    return inner_product(options.m or m, options.n or n, options.k or k, dtype, layout)
 
 
 def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row") -> Gemm:
@@ -145,14 +145,14 @@ def described(problem: Gemm) -> dict[str, Any]:
 def restored(record: Mapping[str, Any]) -> Gemm:
     """Return the product that a record describes.
 
-    >>> asked = inner_product(3, 5, 1000, layout="column")
-    >>> restored(described(asked)) == asked
+    >>> problem = inner_product(3, 5, 1000, layout="column")
+    >>> restored(described(problem)) == problem
     True
     """
     gram = record["layout"] == GRAM
     layout = "row" if gram else record["layout"]
-    found = inner_product(record["m"], record["n"], record["k"], ALL[record["dtype"]], layout)
-    return gram_of(found) if gram else found
+    problem = inner_product(record["m"], record["n"], record["k"], ALL[record["dtype"]], layout)
+    return gram_of(problem) if gram else problem
 
 
 def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
@@ -184,7 +184,7 @@ LADDER: Ladder[Gemm] = Ladder(
     name="inner",
     rungs=INNER_RUNGS,
     subject=TRAFFIC,
-    problem=asked_product,
+    problem=product_of_options,
     sizes={"gpu": CASES["MTXA"], "emulator": (3, 3, EMULATED_K)},
     production=production(
         INNER_KERNEL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matmill.bench.problems.asked import EmulatorLimit
+from matmill.bench.problems.options import EmulatorLimit
 from matmill.ladders.memory.rungs import MEMORY as MEMORY_RUNGS
 from matmill.ladders.runner.ladder import PRODUCT_SIZES, SMALLER, Ladder, float32_product
 from matmill.ladders.runner.subject import ARITHMETIC

@@ -48,7 +48,7 @@ def emulate(
     """
     machine, subject = emulated_as(arch), LADDERS[ladder].subject
     inputs = subject.inputs(seed)
-    asked = inputs.of(problem)
+    matrices = inputs.of(problem)
     rows = []
     for done, rung in enumerate(rungs):
         progress(rung.label, done, len(rungs))
@@ -70,7 +70,7 @@ def emulate(
             f"today's compiler no longer knows the {arch.title}: code for {machine.target}, occupancy by the limits of "
             f"the {arch.title}"
         )
-    cpu, skipped_cpu = cpu_rows(asked, arch, subject)
+    cpu, skipped_cpu = cpu_rows(matrices, arch, subject)
     environment = {**describe(gpu=False), "seed": seed}
     notes += skipped_cpu
     return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), cpu, environment, tuple(notes))
@@ -117,15 +117,15 @@ def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again:
     ``again`` runs it twice with its warps in two orders and compares the bits.
     """
     try:
-        found, report, out = trial.run()
-        row = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report, by_line=by_line)
+        check, report, out = trial.run()
+        row = counted(Row(**known, ok=check.ok, error_ratio=check.error_ratio), report, by_line=by_line)
         if report.counters.cp_async_requests or async_units(report.counters.as_dict()):
-            found, report, _ = trial.run(late_copies=True)
-            late = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
+            check, report, _ = trial.run(late_copies=True)
+            late = counted(Row(**known, ok=check.ok, error_ratio=check.error_ratio), report)
             row = _worse(row, late)
         if again:
-            found, report, other = trial.run(schedule=1)
-            shuffled = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
+            check, report, other = trial.run(schedule=1)
+            shuffled = counted(Row(**known, ok=check.ok, error_ratio=check.error_ratio), report)
             row = promised(_worse(row, shuffled), same=out.tobytes() == other.tobytes())
     except (KernelFault, EmulationError) as fault:
         note = "; ".join(filter(None, [known["note"], f"stopped: {fault}"]))

@@ -44,10 +44,10 @@ def emulate_transfers(
     """
     machine = emulated_as(arch)
     progress("fill and product", 0, 1)
-    found = _emulated(rungs[0], problem, machine, arch, seed)
+    row = _emulated(rungs[0], problem, machine, arch, seed)
     progress("done", 1, 1)
     moved = phases(problem, dict.fromkeys(PHASES))
-    rows = tuple(replace(found, rung=rung.label, source=rung.source.key, phases=moved) for rung in rungs)
+    rows = tuple(replace(row, rung=rung.label, source=rung.source.key, phases=moved) for rung in rungs)
     notes = (
         f"emulated: PTX for {machine.target}, run on the CPU; there is no bus to time, so phases show the bytes moved",
         "all rungs launch the same two kernels: the counters are those of the product",

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal
 
 from matmill.arch import Arch
 from matmill.bench.libraries.blas import LibraryProduct
-from matmill.bench.problems.asked import Asked, EmulatorLimit
+from matmill.bench.problems.options import EmulatorLimit, ProblemOptions
 from matmill.choose import Choice
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Rung
@@ -65,7 +65,7 @@ def _as_tuned(rungs: Sequence[Any], _given: Mapping[str, int], _on: On) -> tuple
     return rungs, ()
 
 
-def _no_libraries(_asked: Any, _a: int, _b: int) -> tuple[Sequence[LibraryProduct], list[str]]:
+def _no_libraries(_inputs: Any, _a: int, _b: int) -> tuple[Sequence[LibraryProduct], list[str]]:
     return (), []
 
 
@@ -83,7 +83,7 @@ class Ladder(Generic[S]):
     name: str
     rungs: tuple[Any, ...]
     subject: Subject[S]
-    problem: Callable[[Asked, Any], S]
+    problem: Callable[[ProblemOptions, Any], S]
     sizes: Mapping[On, tuple[int, ...]]
     too_long: EmulatorLimit
     production: tuple[Rung[S], ...] = ()
@@ -111,9 +111,9 @@ def by(sizes: tuple[int, ...], times: str = " ") -> str:
     return times.join(map(str, sizes))
 
 
-def float32_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+def float32_product(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
     """Read the problem of the ladders in float32."""
-    m, n, k = asked.square(default)
+    m, n, k = options.square(default)
     return Gemm(m=m, n=n, k=k)
 
 

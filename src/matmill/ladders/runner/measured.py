@@ -96,23 +96,23 @@ class _Bench(Generic[S]):
             self._operands[problem] = _Operands(inputs, a, b, c)
         return self._operands[problem]
 
-    def prepare(self, rung: Rung[S], asked: S) -> _Entry[S]:
+    def prepare(self, rung: Rung[S], problem: S) -> _Entry[S]:
         """Compile a rung, run it once on a poisoned output and workspace, and check it."""
         gpu, subject = self.gpu, self._ladder.subject
-        size, reason = nearest(rung, asked, gpu.arch, subject)
+        size, reason = nearest(rung, problem, gpu.arch, subject)
         if size is None:
-            return _Entry(skipped(rung, reason), asked, None)
+            return _Entry(skipped(rung, reason), problem, None)
         operands = self.operands(size)
         kernel = rung.kernel_for(size, gpu.arch)
         binary = compile_source(generate(kernel, size.dtype), gpu.arch.target)
         run = self._enqueuer(kernel, operands)
-        found = self._once(run, operands)
-        check = subject.check(operands.inputs, kernel, found)
-        note = moved_to(asked, size, reason, subject)
+        result = self._once(run, operands)
+        check = subject.check(operands.inputs, kernel, result)
+        note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, gpu.arch, size=size, note=note, subject=subject)
         row = Row(**known, ok=check.ok, error_ratio=check.error_ratio)
         if rung.label in self._ladder.same_bits:
-            row = promised(row, same=found.tobytes() == self._once(run, operands).tobytes())
+            row = promised(row, same=result.tobytes() == self._once(run, operands).tobytes())
         return _Entry(row, size, run)
 
     def _once(self, run: Callable[[StreamHandle], None], operands: _Operands) -> Array:
@@ -172,7 +172,7 @@ def measure(
     subject = record.subject
     refer = arch or gpu.arch
     inputs = subject.inputs(seed)
-    asked: Matrices = inputs.of(problem)
+    matrices: Matrices = inputs.of(problem)
     with ExitStack() as held:
         clock = held.enter_context(Clock(gpu, flush_bytes(gpu.arch, cold=cold)))
         bench = _Bench(gpu, inputs, clock, record)
@@ -182,13 +182,13 @@ def measure(
         for done, rung in enumerate(rungs):
             progress(f"checking {rung.label}", done, len(rungs))
             entries.append(bench.prepare(rung, problem))
-        libraries, absent = _libraries(record, bench, asked)
+        libraries, absent = _libraries(record, bench, matrices)
         others = [Competitor(one.name, one.run) for one in libraries]
         others += [Competitor(COPY_NAME, copying.run)] if copying else []
         timings, theirs = _race(entries, others, clock, seed, progress)
         # Checked while the GPU still holds them: what a library timed last is what is looked at.
-        checks = [subject.check(asked, library, library.result()) for library in libraries]
-    limit, said = _copy_limit(copying, theirs[-1].median, gpu.arch, refer) if copying else (None, [])
+        checks = [subject.check(matrices, library, library.result()) for library in libraries]
+    limit, notes_of_copy = _copy_limit(copying, theirs[-1].median, gpu.arch, refer) if copying else (None, [])
     if limit is not None:
         subject = beside_copy(subject, limit)
     baselines = [
@@ -197,9 +197,9 @@ def measure(
     ]
     best = max((getattr(base, subject.compared) for base in baselines), default=None)
     rows = [_timed(entry, timings.get(entry.row.rung), refer, best, subject) for entry in entries]
-    cpu, skipped_cpu = cpu_rows(asked, refer, subject)
+    cpu, skipped_cpu = cpu_rows(matrices, refer, subject)
     notes = [f"measured on {gpu.arch.title}: medians of interleaved runs, L2 {'cold' if cold else 'warm'}"]
-    notes += [*said, *absent, *skipped_cpu]
+    notes += [*notes_of_copy, *absent, *skipped_cpu]
     if refer.name != gpu.arch.name:
         notes.append(f"percentages of {subject.limit_name} refer to the {refer.title}, not to the GPU that ran")
     environment = {**describe(gpu=True), "seed": seed, "cold_l2": cold}
@@ -220,21 +220,21 @@ def measure(
 def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tuple[float | None, list[str]]:
     """Give the bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
     rate = copying.rate(seconds)
-    said = f"a {COPY_NAME} in the same run: {units.quantity(rate, 'B/s')}, read and written"
+    note = f"a {COPY_NAME} in the same run: {units.quantity(rate, 'B/s')}, read and written"
     if refer.name == ran.name:
-        return rate, [f"{said}, which percentages refer to"]
+        return rate, [f"{note}, which percentages refer to"]
     known = measured(refer)
     if known is None:
-        return None, [said, f"percentages refer to the data sheet of the {refer.title}: nobody measured its copies"]
-    return known.copy_bytes_per_s, [said, f"percentages refer to copies on a {refer.title}, measured {known.date}"]
+        return None, [note, f"percentages refer to the data sheet of the {refer.title}: nobody measured its copies"]
+    return known.copy_bytes_per_s, [note, f"percentages refer to copies on a {refer.title}, measured {known.date}"]
 
 
-def _libraries(ladder: Ladder[Any], bench: _Bench[Any], asked: Any) -> tuple[Sequence[LibraryProduct], list[str]]:
+def _libraries(ladder: Ladder[Any], bench: _Bench[Any], given: Any) -> tuple[Sequence[LibraryProduct], list[str]]:
     """Return what to compare with, and why other libraries are not compared."""
     # The inputs may fill most of the GPU: the libraries get ours instead of copies.
-    operands = bench.operands(asked.problem).pointers(None, None)
-    found, absent = ladder.libraries(asked, operands.a.address, operands.b.address)
-    return found, absent if found or not ladder.no_libraries else [*absent, ladder.no_libraries]
+    operands = bench.operands(given.problem).pointers(None, None)
+    peers, absent = ladder.libraries(given, operands.a.address, operands.b.address)
+    return peers, absent if peers or not ladder.no_libraries else [*absent, ladder.no_libraries]
 
 
 def _race(
@@ -243,11 +243,11 @@ def _race(
     """Return the timing of every rung by name, and those of ``others``, interleaved."""
     competitors = [Competitor(entry.row.rung, entry.run) for entry in entries if entry.run is not None]
     ours = len(competitors)
-    found = clock.compare(
+    times = clock.compare(
         [*competitors, *others], seed=seed, progress=lambda done, total: progress("timing", done, total)
     )
-    timings = {competitor.name: timing for competitor, timing in zip(competitors, found, strict=False)}
-    return timings, found[ours:]
+    timings = {competitor.name: timing for competitor, timing in zip(competitors, times, strict=False)}
+    return timings, times[ours:]
 
 
 def _timed(entry: _Entry[Any], timing: Timing | None, arch: Arch, best: float | None, subject: Subject[Any]) -> Row:

@@ -214,14 +214,14 @@ def _view(address: int, shape: tuple[int, int]) -> F32Array:
 
 def _row(transfer: _Transfer, after: Inputs, walls: Sequence[dict[str, float]], refer: Arch, ran: Arch) -> Row:
     problem, rung = after.problem, transfer.rung
-    found = after.check(transfer.result)
+    check = after.check(transfer.result)
     totals = [sum(wall.values()) for wall in walls]
     wall = statistics.median(totals)
     lost = "" if transfer.arrived else "what the device held after the copy in was not what the host had sent"
     return Row(
         **facts(rung, rung.product, transfer.product, ran, size=problem, note=lost),
-        ok=found.ok and transfer.arrived,
-        error_ratio=found.error_ratio,
+        ok=check.ok and transfer.arrived,
+        error_ratio=check.error_ratio,
         seconds=wall,
         tflops=problem.flops / wall / 1e12,
         peak_fraction=problem.flops / wall / refer.peak(problem.dtype.name),

@@ -44,7 +44,7 @@ def draw(outcome: Outcome, path: Path, source: str = "") -> None:
     else:
         figure = Figure(figsize=(10, height), layout="constrained")
         _traffic(figure, rows)
-    problem = f"{outcome.subject.said(outcome.problem)} {outcome.problem.dtype.name}"
+    problem = f"{outcome.subject.sizes_in_words(outcome.problem)} {outcome.problem.dtype.name}"
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     figure.suptitle(f"{outcome.ladder} ladder, {problem}, {where}", fontsize=11)
     save(figure, path, source)
@@ -117,8 +117,8 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
     _legend(shared)
     used = [used_over_moved(row.counters or _NOTHING) for row in rows]
     bars = loads.barh(slots, [value or 0.0 for value in used], 0.7, color=ORANGE)
-    said = ["none" if value is None else units.percent(value) for value in used]
-    loads.bar_label(bars, said, padding=3, fontsize=8, bbox=ON_WHITE, zorder=3)
+    labels = ["none" if value is None else units.percent(value) for value in used]
+    loads.bar_label(bars, labels, padding=3, fontsize=8, bbox=ON_WHITE, zorder=3)
     _named_line(loads, 1.0, "each byte moved is used once")
     loads.set_xlabel("global loads: bytes used over bytes moved in 32-byte sectors")
     loads.set_xlim(0, 1.25 * max([1.0, *(value or 0.0 for value in used)]))

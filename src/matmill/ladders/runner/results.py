@@ -91,8 +91,8 @@ class Outcome:
     @property
     def subject(self) -> Subject[Any]:
         """What was measured, and what fractions refer to."""
-        found = LADDERS[self.ladder].subject
-        return found if self.copy_bytes_per_s is None else beside_copy(found, self.copy_bytes_per_s)
+        result = LADDERS[self.ladder].subject
+        return result if self.copy_bytes_per_s is None else beside_copy(result, self.copy_bytes_per_s)
 
     @property
     def ok(self) -> bool:
@@ -118,7 +118,7 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON holds it; numbers that are not finite become null, which JSON can say."""
         subject = self.subject
-        found: dict[str, Any] = finite(
+        fields: dict[str, Any] = finite(
             {
                 "ladder": self.ladder,
                 "on": self.on,
@@ -132,12 +132,12 @@ class Outcome:
             }
         )
         if self.copy_bytes_per_s is not None:
-            found["copy_bytes_per_s"] = self.copy_bytes_per_s
-        for row in found["rows"]:
+            fields["copy_bytes_per_s"] = self.copy_bytes_per_s
+        for row in fields["rows"]:
             for extra in ("lines", "phases"):  # of some runs only
                 if row[extra] is None:
                     del row[extra]
-        return found
+        return fields
 
 
 def finite(value: Any) -> Any:

@@ -47,19 +47,19 @@ def facts(
     }
 
 
-def moved_to(asked: S, size: S, reason: str, subject: Subject[S]) -> str:
+def moved_to(problem: S, size: S, reason: str, subject: Subject[S]) -> str:
     """Return the note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
-    if subject.sizes(size) == subject.sizes(asked):
+    if subject.sizes(size) == subject.sizes(problem):
         return reason
-    return f"at {subject.said(size)}: {reason}"
+    return f"at {subject.sizes_in_words(size)}: {reason}"
 
 
 def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:
     """Return the CPU's BLAS on the same matrices, timed by itself and checked."""
     cpu = cpu_blas(inputs.a, inputs.b)
-    found = inputs.check(cpu.result)
+    check = inputs.check(cpu.result)
     rates = subject.rates(inputs.problem, cpu.seconds, arch)
-    return BaselineRow(cpu.name, cpu.version, found.ok, found.error_ratio, **rates)
+    return BaselineRow(cpu.name, cpu.version, check.ok, check.error_ratio, **rates)
 
 
 def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[BaselineRow, ...], list[str]]:
@@ -77,5 +77,5 @@ def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[Base
 
 def promised(row: Row, *, same: bool) -> Row:
     """Return the row of a rung that promises the same bits in every run, after a second one."""
-    said = "two runs gave the same bits" if same else "two runs gave different bits"
-    return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, said])))
+    note = "two runs gave the same bits" if same else "two runs gave different bits"
+    return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, note])))

@@ -59,22 +59,22 @@ def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARI
     if reason is None:
         return problem, ""
     if subject.instead is not None:
-        other, said = subject.instead(problem)
+        other, why = subject.instead(problem)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
-            return other, said
-    asked = tuple(subject.sizes(problem).values())
-    for sizes in sorted(product(*map(_neighbours, asked)), key=_change_from(asked)):
+            return other, why
+    wanted = tuple(subject.sizes(problem).values())
+    for sizes in sorted(product(*map(_neighbours, wanted)), key=_change_from(wanted)):
         other = subject.resized(problem, *sizes)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
             return other, reason
     return None, reason
 
 
-def _change_from(asked: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
+def _change_from(wanted: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
     """Return relative change of the sizes, summed; shrinking costs a shade more, so that ties round up."""
 
     def change(sizes: tuple[int, ...]) -> float:
-        return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, asked, strict=True))
+        return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, wanted, strict=True))
 
     return change
 
@@ -85,9 +85,9 @@ def _neighbours(size: int) -> list[int]:
     >>> _neighbours(100)[:6]
     [64, 96, 100, 104, 112, 128]
     """
-    found = {size}
+    sizes = {size}
     for factor in (2**i for i in range(1, 11)):
         below = size // factor * factor
-        found.update({below, below + factor} if size % factor else {size})
-    found.discard(0)
-    return sorted(found)
+        sizes.update({below, below + factor} if size % factor else {size})
+    sizes.discard(0)
+    return sorted(sizes)

@@ -82,7 +82,7 @@ class Subject(Generic[S]):
     cpu: bool = True
     cpu_patience: float | None = None
 
-    def said(self, problem: S) -> str:
+    def sizes_in_words(self, problem: S) -> str:
         """Return the sizes in words, as users name them."""
         return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
 
@@ -92,12 +92,12 @@ class Subject(Generic[S]):
 
     def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
         """Return the fields of a row that follow from its time; fractions refer to ``arch``."""
-        found: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
+        fields: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
         if self.flops is not None:
             flops = self.flops(problem) / seconds
-            found |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
+            fields |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
         own, peak = self.amount(problem) / seconds, self.peak(problem, arch)
-        return {**found, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
+        return {**fields, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row's record without the fields that belong to other subjects."""

@@ -64,6 +64,6 @@ class Sweep:
         return cls(tuple(sorted(map(Outcome.from_dict, records), key=lambda outcome: outcome.problem.n)))
 
 
-def _curves(found: Sequence[Mapping[str, Row | BaselineRow]], *, ours: bool) -> list[Curve]:
-    names = dict.fromkeys(name for at_size in found for name in at_size)
-    return [Curve(name, tuple(at_size.get(name) for at_size in found), ours) for name in names]
+def _curves(by_size: Sequence[Mapping[str, Row | BaselineRow]], *, ours: bool) -> list[Curve]:
+    names = dict.fromkeys(name for at_size in by_size for name in at_size)
+    return [Curve(name, tuple(at_size.get(name) for at_size in by_size), ours) for name in names]

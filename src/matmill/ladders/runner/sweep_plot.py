@@ -67,8 +67,8 @@ def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
     if peak is None:
         return
     yield first.subject.limit_name, peak / 1e12
-    found = measured(first.arch) if first.subject.limit_name == TENSOR_CORE_PEAK else None
-    reached = found.matrix_flops.get(first.problem.dtype.name) if found is not None else None
+    probe = measured(first.arch) if first.subject.limit_name == TENSOR_CORE_PEAK else None
+    reached = probe.matrix_flops.get(first.problem.dtype.name) if probe is not None else None
     if reached is not None and reached < _LESS * peak:
         yield "mma.sync, probed", reached / 1e12
 
@@ -78,25 +78,25 @@ def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
 
     What the library runs is black. Marks and the names at the lines' ends tell the rungs of a third apart.
     """
-    found: dict[str, dict[str, Any]] = {}
+    styles: dict[str, dict[str, Any]] = {}
     rungs = [curve.name for curve in curves if curve.ours and curve.name != _PRODUCTION]
     for index, name in enumerate(rungs):
-        found[name] = {
+        styles[name] = {
             "color": _THIRDS[len(_THIRDS) * index // len(rungs)],
             "marker": _MARKERS[index % len(_MARKERS)],
             "linewidth": 1.2,
         }
-    found[_PRODUCTION] = {"color": "black", "marker": "*", "linewidth": 1.8}
+    styles[_PRODUCTION] = {"color": "black", "marker": "*", "linewidth": 1.8}
     for index, curve in enumerate(curve for curve in curves if not curve.ours):
-        found[curve.name] = {"color": GREY, "linestyle": LIBRARY_DASHES[index % len(LIBRARY_DASHES)], "linewidth": 1.8}
-    return found
+        styles[curve.name] = {"color": GREY, "linestyle": LIBRARY_DASHES[index % len(LIBRARY_DASHES)], "linewidth": 1.8}
+    return styles
 
 
 def _line(axes: Axes, sweep: Sweep, curve: Curve, **style: Any) -> tuple[float, float, str, str] | None:
     """Draw the rates of right results, joined where they are neighbours; give the line's end, its name and colour."""
     rate = sweep.first.subject.rate
-    found = [getattr(row, rate) if row is not None and row.ok else None for row in curve.rows]
-    heights = [math.nan if value is None else value for value in found]
+    rates = [getattr(row, rate) if row is not None and row.ok else None for row in curve.rows]
+    heights = [math.nan if value is None else value for value in rates]
     axes.plot(sweep.sizes, heights, markersize=4.5, **style)
-    known = [(size, value) for size, value in zip(sweep.sizes, found, strict=True) if value is not None]
+    known = [(size, value) for size, value in zip(sweep.sizes, rates, strict=True) if value is not None]
     return (*known[-1], curve.name, style["color"]) if known else None

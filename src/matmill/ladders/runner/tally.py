@@ -28,5 +28,5 @@ def together(reports: Sequence[Report]) -> Report:
 
 
 def _sums(kind: type[LineCounts], counts: Iterable[LineCounts]) -> dict[str, int]:
-    found = list(counts)
-    return {field.name: sum(getattr(one, field.name) for one in found) for field in fields(kind)}
+    totals = list(counts)
+    return {field.name: sum(getattr(one, field.name) for one in totals) for field in fields(kind)}

@@ -48,10 +48,10 @@ def used_over_moved(counters: Mapping[str, int]) -> float | None:
     return used / (_SECTOR * sectors) if sectors else None
 
 
-def said(sectors: float | None) -> str:
+def sectors_in_words(sectors: float | None) -> str:
     """Return :func:`sectors_per_load` for a table: a dash where there was no request.
 
-    >>> said(4.0), said(None)
+    >>> sectors_in_words(4.0), sectors_in_words(None)
     ('4.00', '-')
     """
     return "-" if sectors is None else units.digits(sectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from matmill.bench.libraries.gemm import cublas_of_copies
-from matmill.bench.problems.asked import EmulatorLimit
+from matmill.bench.problems.options import EmulatorLimit
 from matmill.ladders.runner.ladder import PRODUCT_SIZES, SMALLER, Ladder, float32_product
 from matmill.ladders.runner.subject import ARITHMETIC
 from matmill.ladders.sgemm.rungs import SGEMM as SGEMM_RUNGS

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from matmill.bench.libraries.transpose_add import transpose_add_peers
-from matmill.bench.problems.asked import Asked, EmulatorLimit, named_case
 from matmill.bench.problems.inputs import alignment
+from matmill.bench.problems.options import EmulatorLimit, ProblemOptions, named_case
 from matmill.bench.problems.transpose_sums import SumsBySize
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, DType
@@ -41,29 +41,29 @@ def case(name: str) -> tuple[int, int]:
     return named_case(name, CASES)
 
 
-def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
+def problem_of_options(options: ProblemOptions, default: tuple[int, int]) -> Geam:
     """Return the sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
     :class:`~matmill.errors.ArgumentError` where ``k`` is given.
     """
-    dtype = asked.element_type(ELEMENTWISE, BF16)
-    if asked.k is not None:
+    dtype = options.element_type(ELEMENTWISE, BF16)
+    if options.k is not None:
         raise ArgumentError(
             argument="--k",
-            got=f"{asked.k} for ladder transpose_add",
+            got=f"{options.k} for ladder transpose_add",
             wanted="--m and --n alone, the rows and columns of x",
             fix="Omit it.",
         )
-    m, n = default if asked.case is None else case(asked.case)
-    return transpose_add_problem(asked.m or m, asked.n or n, dtype)
+    m, n = default if options.case is None else case(options.case)
+    return transpose_add_problem(options.m or m, options.n or n, dtype)
 
 
 def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
     """Return the sum for a packed x of m rows and n columns.
 
-    >>> found = transpose_add_problem(24300, 11520)
-    >>> found.m, found.n, found.x.align, found.d.align
+    >>> result = transpose_add_problem(24300, 11520)
+    >>> result.m, result.n, result.x.align, result.d.align
     (11520, 24300, 16, 8)
     """
     across = View((m, 1), align=alignment(n, m, dtype))
@@ -93,8 +93,8 @@ def described(problem: Geam) -> dict[str, Any]:
 def restored(record: Mapping[str, Any]) -> Geam:
     """Return the sum that a record describes.
 
-    >>> asked = transpose_add_problem(30, 50)
-    >>> restored(described(asked)) == asked
+    >>> problem = transpose_add_problem(30, 50)
+    >>> restored(described(problem)) == problem
     True
     """
     return transpose_add_problem(record["m"], record["n"], ELEMENTWISE[record["dtype"]])
@@ -129,7 +129,7 @@ LADDER: Ladder[Geam] = Ladder(
     name="transpose_add",
     rungs=TRANSPOSE_ADD_RUNGS,
     subject=MOVING,
-    problem=asked_problem,
+    problem=problem_of_options,
     sizes={"gpu": ARTICLE, "emulator": EMULATED},
     production=production(
         TRANSPOSE_ADD_KERNEL,

@@ -158,7 +158,7 @@ class Access:
         addresses = self.addresses
         absolute = addresses.absolute(self.offset).reshape(-1)
         active = addresses.active_lanes().reshape(-1)
-        found: dict[int, tuple[Region, list[int]]] = {}
+        by_region: dict[int, tuple[Region, list[int]]] = {}
         starts = np.zeros(len(absolute), np.int64)
         peers = self._peers(absolute)
         for lane in np.flatnonzero(active):
@@ -173,10 +173,10 @@ class Access:
             if self.kind != "read" and not region.writable:
                 raise self.fault("read-only", int(lane), address)
             key = id(region.allocation) if region.allocation is not None else id(region.words)
-            found.setdefault(key, (region, []))[1].append(int(lane))
+            by_region.setdefault(key, (region, []))[1].append(int(lane))
             starts[lane] = start
         pieces = []
-        for region, lanes in found.values():
+        for region, lanes in by_region.values():
             mask = np.zeros(len(absolute), np.bool_)
             mask[lanes] = True
             local = np.where(mask, starts, starts[lanes[0]]) - region.start
@@ -305,9 +305,9 @@ class Access:
     def _cost(self, kind: str, active: Mask) -> Cost:
         absolute = self.addresses.absolute(self.offset)
         requests = int(active.any(axis=1).sum())
-        asked = int(active.sum()) * self.width
+        elements = int(active.sum()) * self.width
         if kind == "global":
-            return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, asked
+            return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, elements
         # Generic addresses of shared memory are in a window far above 2**31.
         offsets = absolute & 0x7FFFFFFF
         actual, ideal = banks.shared_wavefronts(offsets, active, self.width, store=self.kind != "read")
@@ -326,4 +326,4 @@ class Access:
                     tuple(offset - SHARED_BASE if takes_part else None for offset, takes_part in rows),
                 )
             )
-        return requests, int(actual.sum()), int(ideal.sum()), asked
+        return requests, int(actual.sum()), int(ideal.sum()), elements

@@ -90,12 +90,12 @@ class Addresses:
 
     def index(self, kind: str, shift: int) -> NDArray[np.int64]:
         """Return element indices from the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
-        found = self.indices.get((kind, shift))
-        if found is None:
+        result = self.indices.get((kind, shift))
+        if result is None:
             base = self.lanes.base(kind)
-            found = (self.distance if base is None else self.distance + base) >> shift
-            self.indices[kind, shift] = found
-        return found
+            result = (self.distance if base is None else self.distance + base) >> shift
+            self.indices[kind, shift] = result
+        return result
 
     def active_lanes(self) -> Mask:
         """Return bool[warps, 32]: who takes part."""
@@ -105,11 +105,11 @@ class Addresses:
 
     def identity(self) -> tuple[bytes, bytes]:
         """Return what tells the distances and the lanes that take part from others."""
-        found: tuple[bytes, bytes] | None = self.memo.get("identity")
-        if found is None:
-            found = self.distance.tobytes(), b"" if self.mask is None else self.mask.tobytes()
-            self.memo["identity"] = found
-        return found
+        result: tuple[bytes, bytes] | None = self.memo.get("identity")
+        if result is None:
+            result = self.distance.tobytes(), b"" if self.mask is None else self.mask.tobytes()
+            self.memo["identity"] = result
+        return result
 
     def absolute(self, offset: int) -> NDArray[np.int64]:
         """Return int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""

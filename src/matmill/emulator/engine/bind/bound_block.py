@@ -288,10 +288,10 @@ class BoundBlock:
                 del self._prepared[oldest := next(iter(kin))]
                 del kin[oldest]
             slot = min(set(range(slots)).difference(kin.values()))
-            made = make(slot)
-            self._prepared[key] = slot, made
+            value = make(slot)
+            self._prepared[key] = slot, value
             self._keyed.update(key)
-            self.steps.append((made.refresh, ()))
+            self.steps.append((value.refresh, ()))
         _, held = self._prepared[key]
         return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind
 

@@ -95,14 +95,14 @@ class BulkUnit:
         Raises ``KernelFault`` where none holds it, or it is read-only.
         """
         low, high = span
-        found = self.machine.space.find(low)
-        if found is None or high > found.end:
-            at = low if found is None else found.end
+        region = self.machine.space.find(low)
+        if region is None or high > region.end:
+            at = low if region is None else region.end
             where = self.machine.space.describe(at)
             self.stop("out-of-bounds", column, f"copies {high - low} bytes, to {where}")
-        if kind != "read" and not found.writable:
-            self.stop("read-only", column, f"writes to {found.name}, which is read-only")
-        return found
+        if kind != "read" and not region.writable:
+            self.stop("read-only", column, f"writes to {region.name}, which is read-only")
+        return region
 
     def check_dependency(self, columns: Ints, did: str) -> None:
         """Report a thread that copies from or to global memory before it has waited for the grid ahead."""

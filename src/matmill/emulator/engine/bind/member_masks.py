@@ -120,11 +120,11 @@ class Together:
             return [Exchange(None, active[:, None, :], None, operands)]
         if not self.machine.meetings:
             return [self._again(active, operands)]
-        found, alone = [], active.copy()
+        result, alone = [], active.copy()
         for lanes, present, joined in self._meetings(active, operands):
-            found.append(self._exchange(lanes, present, joined))
+            result.append(self._exchange(lanes, present, joined))
             alone &= ~lanes
-        return [*found, self._exchange(alone, alone, operands)]
+        return [*result, self._exchange(alone, alone, operands)]
 
     def _again(self, active: Flags, operands: list[Row]) -> Exchange:
         """Return the exchange of all active lanes; who is with whom is remembered while the masks stay."""
@@ -208,10 +208,10 @@ class Together:
 
     def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
         """Report lanes that are here too, but name another mask. Of others that never came ``WarpMeetings`` tells."""
-        found = np.flatnonzero(deserted & (others != 0))
-        if not len(found):
+        positions = np.flatnonzero(deserted & (others != 0))
+        if not len(positions):
             return
-        i, lane = self.instruction, int(found[0])
+        i, lane = self.instruction, int(positions[0])
         missed = int(others.flat[lane])
         other = lane // LANES * LANES + (missed & -missed).bit_length() - 1
         message = (

@@ -44,12 +44,12 @@ class Polls:
         if not isinstance(end.detail, PhaseWait):
             past[lanes] = self._machine.cluster.past(columns_of(warps, lanes))
             return past
-        found = np.zeros(int(lanes.sum()), np.bool_)
+        result = np.zeros(int(lanes.sum()), np.bool_)
         for key, group, phases in self.barriers(end, warps, lanes):
             for phase in np.unique(phases):
                 passed = self._machine.mbarriers.past(key, int(phase), blame_end(end), parity=end.detail.parity)
-                found[group[phases == phase]] = passed
-        past[lanes] = found
+                result[group[phases == phase]] = passed
+        past[lanes] = result
         return past
 
     def barriers(self, end: Terminator, warps: Ints, lanes: Flags) -> Iterator[tuple[Key, Ints, Ints]]:

@@ -61,11 +61,11 @@ class LaneWaits:
         """Say where lanes wait alone, with the warps that have lanes there, and these lanes."""
         counter = self._counters.counter
         points = np.unique(counter[(counter >= POLL) & (counter < HOLD)])
-        found = []
+        waits = []
         for point in points.tolist():
             warps = np.flatnonzero((counter == point).any(axis=1))
-            found.append((self._waits[point - POLL], warps, counter[warps] == point))
-        return found
+            waits.append((self._waits[point - POLL], warps, counter[warps] == point))
+        return waits
 
     def _go_on(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
         self._counters.send(warps, lanes, end.next)

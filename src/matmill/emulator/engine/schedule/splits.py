@@ -52,10 +52,10 @@ class Splits:
 
     def between(self, warp: int, some: Flags, others: Flags) -> Instruction | None:
         """Find the branch that last divided some lanes (bool[32]) of a warp from others."""
-        latest, found = 0, None
+        latest, instruction = 0, None
         for split in self._splits.values():
             left, right = split.taken[warp], split.others[warp]
             apart = ((left & some).any() and (right & others).any()) or ((right & some).any() and (left & others).any())
             if apart and split.times[warp] > latest:
-                latest, found = int(split.times[warp]), split.instruction
-        return found
+                latest, instruction = int(split.times[warp]), split.instruction
+        return instruction

@@ -143,8 +143,8 @@ class WarpMeetings:
 
     def committed_by_all(self, end: Terminator, warps: Ints) -> Flags:
         """Tell which whole warps need not wait for their warpgroups to commit: bool[n]."""
-        found: Flags = self._machine.products.committed_by_all(warps, end.detail.allowed)
-        return found
+        flags: Flags = self._machine.products.committed_by_all(warps, end.detail.allowed)
+        return flags
 
     def wait_for_products(self, end: Terminator, warps: Ints) -> None:
         """Wait for products of the warpgroups of whole warps, which act now if they have not."""

@@ -55,13 +55,13 @@ class GridDependency:
 
     def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
         """Return the first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
-        found = np.flatnonzero(active & ~self._waited[lanes.columns])
-        return int(found[0]) if len(found) else None
+        positions = np.flatnonzero(active & ~self._waited[lanes.columns])
+        return int(positions[0]) if len(positions) else None
 
     def unmet(self, columns: Ints) -> int | None:
         """Return the first of some threads of the batch that has not waited, if any."""
-        found = columns[~self._waited[columns]]
-        return int(found[0]) if len(found) else None
+        result = columns[~self._waited[columns]]
+        return int(result[0]) if len(result) else None
 
     def add(self, where: int, thread: str, did: str, instruction: Instruction) -> None:
         """Keep the hazard of a ``thread`` that did something in global memory before it waited."""

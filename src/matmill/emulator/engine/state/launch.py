@@ -124,7 +124,7 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
 
     Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
     """
-    found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
+    block = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
         data = in_memory(argument, encode)
         if isinstance(argument, Struct) and (len(data), argument.align) != (variable.size, variable.align):
@@ -142,5 +142,5 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
                 fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
             )
         start = program.parameters[variable]
-        found[start : start + len(data)] = np.frombuffer(data, np.uint8)
-    return found
+        block[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    return block

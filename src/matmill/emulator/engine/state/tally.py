@@ -77,10 +77,10 @@ class Tally:
         """Count the atomic operations of an instruction."""
         self._atomics[where] = self._atomics.get(where, 0) + threads
 
-    def conflict(self, found: Conflict) -> None:
+    def conflict(self, other: Conflict) -> None:
         """Keep the access with the most conflicts."""
-        if self.worst is None or found.wavefronts - found.ideal > self.worst.wavefronts - self.worst.ideal:
-            self.worst = found
+        if self.worst is None or other.wavefronts - other.ideal > self.worst.wavefronts - self.worst.ideal:
+            self.worst = other
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another worker."""

@@ -52,9 +52,9 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
 def read_back(module: Module, space: AddressSpace, addresses: Mapping[Variable, int], symbols: Symbols) -> None:
     """Store what a launch left in the variables of ``symbols`` into those arrays that are writable."""
     for name, array in symbols.items():
-        found = space.find(addresses[_named(name, module)])
-        if found is not None and array.flags.writeable:
-            array[...] = found.data[: array.nbytes].view(array.dtype).reshape(array.shape)
+        region = space.find(addresses[_named(name, module)])
+        if region is not None and array.flags.writeable:
+            array[...] = region.data[: array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 def _variables(module: Module) -> Iterator[Variable]:
@@ -70,12 +70,12 @@ def _named(name: str, module: Module) -> Variable:
     The namespaces around it need not be given, which are the compiler's own for a static.
     """
     known = list(_variables(module))
-    found = [v for v in known if name in {v.name, v.spelled}] or [v for v in known if v.spelled.endswith(f"::{name}")]
-    if len(found) == 1:
-        return found[0]
+    matches = [v for v in known if name in {v.name, v.spelled}] or [v for v in known if v.spelled.endswith(f"::{name}")]
+    if len(matches) == 1:
+        return matches[0]
     raise ArgumentError(
         argument="symbols",
         got=repr(name),
-        wanted=f"one of {', '.join(v.spelled for v in found or known)}" if known else "nothing: the module has none",
+        wanted=f"one of {', '.join(v.spelled for v in matches or known)}" if known else "nothing: the module has none",
         fix="Name a __device__ or __constant__ variable that the kernel uses, as C++ spells it.",
     )

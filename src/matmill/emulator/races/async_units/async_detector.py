@@ -244,7 +244,7 @@ class AsyncDetector(RaceDetector):
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
         """Group threads by cluster and generation of its barrier."""
-        found = []
+        result = []
         cluster = self._threads.cluster_of_block[warps // self._warps_per_block]
         generation = np.where(lanes, self._generation[warps], -1)
         for number in np.unique(cluster).tolist():
@@ -253,8 +253,8 @@ class AsyncDetector(RaceDetector):
                 some = (generation == now) & mine[:, None]
                 chosen = some.any(axis=1)
                 if now >= 0:
-                    found.append(((number, now), (warps[chosen], some[chosen])))
-        return found
+                    result.append(((number, now), (warps[chosen], some[chosen])))
+        return result
 
     # Asynchronous units
 

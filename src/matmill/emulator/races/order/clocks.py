@@ -208,8 +208,8 @@ class Clocks:
             left[own] &= ~LANE_BITS[moment.lane[own]]
         if own.size and self._lanes.in_use:
             ask = own[self._lanes.row[warp[own]] >= 0]
-            told = self._lanes.tables[self._lanes.row[warp[ask]], moment.lane[ask]] >= clock[ask, None]
-            left[ask] &= ~np.where(told, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+            ordered = self._lanes.tables[self._lanes.row[warp[ask]], moment.lane[ask]] >= clock[ask, None]
+            left[ask] &= ~np.where(ordered, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         return left if self.beyond is None else self.beyond(keys, left, moment)
 
     def conflicting(self, _kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:

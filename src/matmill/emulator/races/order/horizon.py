@@ -50,19 +50,19 @@ class Horizon:
         self.reach = reach
         self._follow(reach)
 
-    def told(self, keys: Ints) -> Lanes:
+    def lanes_before(self, keys: Ints) -> Lanes:
         """Give lanes of each slot's warp whose accesses at the slot's clock happen before what the thread does now."""
         warp, clock = slots_of(keys)
-        told = np.where(clock <= self.whole[warp], ~np.uint32(0), np.uint32(0))
-        ask = np.flatnonzero((told == 0) & (self.row[warp] >= 0))
+        mask = np.where(clock <= self.whole[warp], ~np.uint32(0), np.uint32(0))
+        ask = np.flatnonzero((mask == 0) & (self.row[warp] >= 0))
         if ask.size:
             later = self.table[self.row[warp[ask]]] >= clock[ask, None]
-            told[ask] = np.where(later, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+            mask[ask] = np.where(later, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         if self.writes:
             distinct, back = np.unique(keys, return_inverse=True)
             alone = [self.writes.get(key, 0) for key in distinct.tolist()]
-            told |= np.array(alone, dtype=np.uint32)[back]
-        return told
+            mask |= np.array(alone, dtype=np.uint32)[back]
+        return mask
 
     def _follow(self, reach: Reach) -> None:
         ahead, seen = [reach], {id(reach)}
@@ -91,11 +91,11 @@ class Horizon:
         lanes = self._lanes_of(snapshot.warp)
         if snapshot.lanes is not None:
             np.maximum(lanes, snapshot.lanes, out=lanes)
-        told = list(release.lanes)
-        lanes[told] = np.maximum(lanes[told], snapshot.clock)
+        own = list(release.lanes)
+        lanes[own] = np.maximum(lanes[own], snapshot.clock)
         if release.write >= 0 and part != FENCED:
             key = (snapshot.warp + 1) << CLOCK_BITS | release.write
-            self.writes[key] = self.writes.get(key, 0) | sum(1 << lane for lane in told)
+            self.writes[key] = self.writes.get(key, 0) | sum(1 << lane for lane in own)
         return (*onward, snapshot.known)
 
     def _lanes_of(self, warp: int) -> Ints:

@@ -107,7 +107,7 @@ class Reports:
         self._threads = clocks.warps_per_block * LANES
         self._races: dict[tuple[str, str, int, int], Race] = {}
 
-    def found(self) -> list[Race]:
+    def races(self) -> list[Race]:
         """Return the races, oldest first; of stores of one value only those that never store different ones."""
         return [
             race
@@ -174,7 +174,7 @@ class Reports:
 
 def _first_of_each(chosen: NDArray[np.bool_], same: NDArray[np.bool_]) -> list[int]:
     """Return the first of the ``chosen`` entries that is ``same``, and the first that is not."""
-    return [int(found[0]) for found in map(np.flatnonzero, (chosen & ~same, chosen & same)) if found.size]
+    return [int(positions[0]) for positions in map(np.flatnonzero, (chosen & ~same, chosen & same)) if positions.size]
 
 
 def mark_of(where: int, kind: str) -> int:

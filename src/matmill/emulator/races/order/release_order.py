@@ -283,13 +283,13 @@ class Order:
         fenced = record.of(lane).fenced
         now = self._latest[thread.warp] = int(self._clocks.now[thread.warp])
         sc = record.sc.get(lane)
-        found = [
+        result = [
             (Release(snapshot, (lane,), snapshot is sc, fenced, now), wide)
             for snapshot, wide in ((record.wide.get(lane), True), (record.narrow.get(lane), False))
             if snapshot is not None
         ]
         if sc is not None and sc is not record.wide.get(lane):
-            found.append((Release(sc, (lane,), sc=True, fenced=fenced, write=now), True))
+            result.append((Release(sc, (lane,), sc=True, fenced=fenced, write=now), True))
         if ordering.release:
             known = record.of(lane).known
             own = Release(self._snapshot(thread.warp, lane, known), (lane,), sc=False, fenced=fenced)
@@ -297,10 +297,10 @@ class Order:
             self._released = True
         earlier = record.writes.get(lane, {}).get(location)
         if earlier is not None:
-            found.append(earlier)
-        if not found and fenced:
-            found.append((Release(None, (), sc=False, fenced=fenced), True))
-        return found
+            result.append(earlier)
+        if not result and fenced:
+            result.append((Release(None, (), sc=False, fenced=fenced), True))
+        return result
 
     def _told(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
         """Remove from ``left``, the lanes of remembered accesses, those that happen before ``moment``."""
@@ -324,5 +324,5 @@ class Order:
         for known, parts in alike.values():
             one = np.concatenate(parts)
             if one.size and known:
-                left[one] &= ~self._horizons.of(known).told(keys[one])
+                left[one] &= ~self._horizons.of(known).lanes_before(keys[one])
         return left

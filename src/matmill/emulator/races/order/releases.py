@@ -104,12 +104,12 @@ class Sequence:
 
     def reach(self, block: int, lengths: tuple[int, int], *, wide: bool) -> Reach:
         """Return what a thread of ``block`` learns that acquires, in this scope, at those lengths of the logs."""
-        found: Reach = {}
+        result: Reach = {}
         if lengths[0]:
-            found[self.log, ALL if wide else block] = lengths[0]
+            result[self.log, ALL if wide else block] = lengths[0]
         if lengths[1]:
-            found[self._narrow[block], ALL] = lengths[1]
-        return found
+            result[self._narrow[block], ALL] = lengths[1]
+        return result
 
 
 def joined(reaches: Iterable[Reach]) -> Reach:

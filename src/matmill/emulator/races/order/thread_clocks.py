@@ -116,8 +116,8 @@ class ThreadClocks:
         slot, member = self._members(warp)
         _, column = self._members(first)
         clock = keys & CLOCK_MASK
-        told = self._table[plane, slot, member * LANES + lane, column] >= clock[:, None]
-        late = bits[new] & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
+        ordered = self._table[plane, slot, member * LANES + lane, column] >= clock[:, None]
+        late = bits[new] & ~np.packbits(ordered, axis=1, bitorder="little").view(np.uint32)[:, 0]
         own = (first == warp) & ((warp < self.warps) | (clock == now))
         late[own] &= ~LANE_BITS[lane[own]]
         left[held] = late[np.cumsum(new) - 1]

@@ -79,21 +79,21 @@ class IntervalPatterns:
 
         ``key`` tells them from others, and which warps of a batch act.
         """
-        found = self._shapes.get(key)
-        if found is None:
+        result = self._shapes.get(key)
+        if result is None:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._forget()
-            found = Shape(distance.reshape(-1, LANES).copy(), active.reshape(-1, LANES).copy())
-            self._shapes[key] = found
-        return found
+            result = Shape(distance.reshape(-1, LANES).copy(), active.reshape(-1, LANES).copy())
+            self._shapes[key] = result
+        return result
 
     def pattern(self, shape: Shape, low: int, *, kind: str, width: int, where: int) -> Pattern:
         """Return what stands for an instruction's accesses."""
         key = (shape, low, kind, width, where)
-        found = self._patterns.get(key)
-        if found is None:
-            found = self._patterns[key] = Pattern(shape, low, kind, width, where)
-        return found
+        result = self._patterns.get(key)
+        if result is None:
+            result = self._patterns[key] = Pattern(shape, low, kind, width, where)
+        return result
 
     def follow(self, pattern: Pattern, warps: Ints, batch: object) -> bool:
         """Tell whether ``warps`` (int64[n]) of a batch go on along a known path; then the access is deferred."""

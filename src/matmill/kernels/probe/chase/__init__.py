@@ -52,9 +52,9 @@ def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
 
     uint64[nodes, LINE / 8]; the rest of a node is 0.
     """
-    found = np.zeros((len(order), LINE // 8), dtype=np.uint64)
-    found[order, 0] = base + LINE * np.roll(order, -1)
-    return found
+    memory = np.zeros((len(order), LINE // 8), dtype=np.uint64)
+    memory[order, 0] = base + LINE * np.roll(order, -1)
+    return memory
 
 
 def offsets(order: Ints) -> NDArray[np.uint32]:

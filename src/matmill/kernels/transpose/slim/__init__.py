@@ -52,7 +52,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
         return ()
     size = problem.dtype.itemsize
     constants, short, width = _layout(problem), min(problem.m, problem.n), _CACHE_LINE // size
-    found: dict[Config, None] = {}
+    configs: dict[Config, None] = {}
     for wanted in _VECTORS:
         count = max(1, wanted * VECTOR_BYTES // (short * _CACHE_LINE))  # cache lines of each row or column
         shape = (problem.m, width, count) if constants["WIDE"] else (count * width, problem.n, 1)
@@ -62,10 +62,10 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             config = config.replace(SHARED_BYTES=_shared_bytes(config, size))
             assigned = assign_threads(config, held(config, size), lambda one: _registers(one, size), arch)
             if assigned is not None:
-                found[assigned] = None
+                configs[assigned] = None
     # While one block waits at its barrier, another works.
-    beside = [config for config in found if config["BLOCKS_PER_SM"] > 1]
-    return tuple(beside or found)
+    beside = [config for config in configs if config["BLOCKS_PER_SM"] > 1]
+    return tuple(beside or configs)
 
 
 def _with_padding(config: Config, size: int, arch: Arch) -> Config:
@@ -158,15 +158,15 @@ def _registers(config: Config, itemsize: int) -> int:
     if config["AHEAD"] == 0:
         return one_chunk_registers(config, itemsize, apart=bool(config["APART"]))
     v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
-    made = ceil_div(elements(config), v * threads)
+    vectors = ceil_div(elements(config), v * threads)
     given = ceil_div(held(config, itemsize), threads)
     in_chunk = 1 if config["STEADY"] else v
-    in_memory = _OFFSET * ((1 + config["HAS_Y"]) * made + given)
+    in_memory = _OFFSET * ((1 + config["HAS_Y"]) * vectors + given)
     # Asynchronous copies to shared memory need no registers for their data.
     several = config["AHEAD"] > 1
-    loaded = 0 if several else _VECTOR_REGISTERS * (config["HAS_Y"] * made + given)
+    loaded = 0 if several else _VECTOR_REGISTERS * (config["HAS_Y"] * vectors + given)
     others = _OTHERS + (_SEVERAL if several and not config["STEADY"] else 0)
-    return others + in_memory + in_chunk * made + loaded + gather_registers(itemsize, made)
+    return others + in_memory + in_chunk * vectors + loaded + gather_registers(itemsize, vectors)
 
 
 def _why_not(problem: Geam, config: Config, arch: Arch) -> str | None:

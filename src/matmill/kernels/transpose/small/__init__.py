@@ -44,7 +44,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     size, elements = problem.dtype.itemsize, problem.m * problem.n
     v = VECTOR_BYTES // size
     unit = v // gcd(v, elements)  # matrices that are whole vectors together
-    found: dict[Config, None] = {}
+    configs: dict[Config, None] = {}
     for wanted in _VECTORS:
         matrices = max(unit, wanted * v // elements // unit * unit)
         vectors = matrices * elements // v
@@ -64,8 +64,8 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             config = chunk.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, padding, 1 + ahead))
             assigned = assign_threads(config, vectors, lambda one: _registers(one, size), arch)
             if assigned is not None:
-                found[assigned] = None
-    return tuple(found)
+                configs[assigned] = None
+    return tuple(configs)
 
 
 def _registers(config: Config, itemsize: int) -> int:

@@ -15,7 +15,7 @@ Sizes = TypeVar("Sizes", bound=tuple[int, ...])
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProblemOptions:
     """The options of ``matmill ladder`` that describe a problem; None where the user does not give one."""
 
     m: int | None = None
@@ -28,7 +28,7 @@ class Asked:
     def square(self, default: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return (m, n, k): ``n`` alone sets all three; without it, those not given are the default's.
 
-        >>> Asked(n=512, k=64).square((4096, 4096, 4096)), Asked(k=64).square((4096, 4096, 4096))
+        >>> ProblemOptions(n=512, k=64).square((4096, 4096, 4096)), ProblemOptions(k=64).square((4096, 4096, 4096))
         ((512, 512, 64), (4096, 4096, 64))
         """
         m, n, k = (self.n,) * 3 if self.n else default
@@ -47,10 +47,10 @@ def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
-    found = {known.lower(): sizes for known, sizes in cases.items()}.get(name.lower())
-    if found is None:
+    case = {known.lower(): sizes for known, sizes in cases.items()}.get(name.lower())
+    if case is None:
         raise unknown_name("--case", name, cases)
-    return found
+    return case
 
 
 @dataclass(frozen=True)
