@@ -14,7 +14,7 @@ import pytest
 
 from matmill.jit import compile as compiling
 from matmill.runtime import gpu
-from support import compiled, examples
+from support import compiled, examples, tiers
 
 # Files that import a library which is optional and not installed.
 collect_ignore = [] if find_spec("torch") else ["src/matmill/torch"]
@@ -35,7 +35,7 @@ examples.register()  # as this file is imported: before tests are, and before --
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this tree."""
     parser.addoption("--golden", action="store_true", help="write tests/golden/resources.json anew after the run")
-    parser.addoption("--exhaustive", action="store_true", help="also run the tests that take a quarter of an hour each")
+    parser.addoption("--exhaustive", action="store_true", help="run the rows and tests that make nightly has besides")
     parser.addoption(
         "--kernel-cache",
         metavar="FOLDER",
@@ -60,6 +60,15 @@ def pytest_configure(config: pytest.Config) -> None:
         # Before workers start: each has one core, on which threads of BLAS and OpenMP would wait for each other.
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         config.stash[_GOLDEN] = golden
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave rows of slow tests to the nightly run."""
+    if not config.getoption("--exhaustive"):
+        left = list(tiers.of_the_night(items))
+        config.hook.pytest_deselected(items=left)
+        later = set(left)
+        items[:] = [item for item in items if item not in later]
 
 
 def pytest_collection_finish() -> None:
