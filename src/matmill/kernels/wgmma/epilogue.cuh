@@ -101,37 +101,18 @@ struct WgmmaStaging {
   }
 
   // Copies the buffer to D by ordinary stores, for runs at any distance. `runs` and `width` are those of D from the
-  // buffer's first on. Contiguous elements leave in aligned vectors; the few before and after them one by one.
+  // buffer's first on.
   __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
-    const int thread = threadIdx.x % 128, end = min(width, WIDTH);
+    const int end = min(width, WIDTH);
     runs = min(runs, RUNS);
-    if (stride != 1) {
-      for (int v = thread; v < runs * WIDTH; v += 128) {
-        const int run = v / WIDTH, element = v % WIDTH;
-        if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
-      }
+    if (stride == 1 && end >= 8) {
+      copy_runs(D, run_stride, runs, end);
       return;
     }
-    constexpr int VECTORS = WIDTH / 8;
-#pragma unroll 2
-    for (int v = thread; v < runs * VECTORS; v += 128) {
-      const int run = v / VECTORS, first = v % VECTORS * 8;
-      Scalar* const to = D + run * run_stride;
-      const int head = ahead(to);
-      if (first + head + 8 <= end) {
-        *reinterpret_cast<uint4*>(to + first + head) =
-            realigned(ptx::ld_shared_v4(address(run, first)),
-                      ptx::ld_shared_v4(address(run, min(first + 8, WIDTH - 8))), 2 * head);
-      }
-    }
-    const int slots = end == WIDTH ? 3 : 4;  // of a run, a power of two: 8, or 16 where the run ends inside
-    for (int v = thread; v < runs << slots; v += 128) {
-      const int run = v >> slots, slot = v - (run << slots);
-      Scalar* const to = D + run * run_stride;
-      const int head = ahead(to), after = head + (end > head ? (end - head) / 8 * 8 : 0);
-      const int element = slot < head ? slot : after + slot - head;
-      if (element < end) to[element].bits = ptx::ld_shared_u16(address(run, element));
+    for (int v = threadIdx.x % 128; v < runs * WIDTH; v += 128) {
+      const int run = v / WIDTH, element = v % WIDTH;
+      if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
     }
   }
 
@@ -149,6 +130,35 @@ struct WgmmaStaging {
       ptx::stmatrix<TRANSPOSED>(to, {pairs[0], pairs[1]});
     } else {
       ptx::stmatrix<TRANSPOSED>(to, pairs);
+    }
+  }
+
+  // Copies contiguous runs that start anywhere, in aligned vectors; what is before and after them leaves in parts of 8, 4
+  // and 2 bytes. A thread's runs are a multiple of eight apart: all start as far behind 16 bytes, and the swizzle of
+  // all is the same, so that neither shift nor address depends on the run.
+  __device__ __forceinline__ void copy_runs(Scalar* D, long long run_stride, int runs, int end) const {
+    constexpr int VECTORS = WIDTH / 8, LANES = VECTORS > 8 ? 16 : 8, APART = 128 / LANES;
+    const int thread = threadIdx.x % 128, first_run = thread / LANES;
+    Scalar* const own = D + first_run * run_stride;
+    const int head = ahead(own);
+#pragma unroll
+    for (int pass = 0; pass < VECTORS; pass += LANES) {
+      const int first = 8 * (pass + thread % LANES), left = end - first - head;
+      if (first >= end) break;
+      const unsigned low = address(first_run, first), high = address(first_run, min(first + 8, WIDTH - 8));
+      Scalar* to = own + first + head;
+#pragma unroll 4
+      for (int run = first_run; run < runs; run += APART, to += APART * run_stride) {
+        const unsigned below = (run - first_run) * SPAN;
+        const uint4 vector = ptx::ld_shared_v4(low + below);
+        const uint4 whole = realigned(vector, ptx::ld_shared_v4(high + below), 2 * head);
+        if (left >= 8) {
+          *reinterpret_cast<uint4*>(to) = whole;
+        } else if (left > 0) {
+          store_first(to, whole, left);
+        }
+        if (first == 0 && head > 0) store_last(to - 8, realigned(vector, vector, 2 * head), head);
+      }
     }
   }
 
