@@ -49,6 +49,12 @@ RECTANGLES = (
 ODD = (
     (4097, 4097, 4097), (4096, 4095, 4096), (1023, 1023, 1023), (8191, 1000, 513), (2047, 2049, 2051), (633, 7007, 22),
 )  # fmt: skip
+#: Aligned operands whose D has rows anywhere: vocabularies, features, tokens; and some of their aligned neighbours.
+ODD_D = (
+    (8192, 50257, 768), (4096, 30522, 1024), (2048, 4097, 4096), (1500, 51865, 768), (32768, 479, 1024),
+    (8192, 1023, 1024), (197, 1001, 768), (8192, 4095, 512), (4096, 4099, 8192), (16384, 319, 256), (1024, 2050, 1024),
+    (8192, 50264, 768), (2048, 4096, 4096), (8192, 1024, 1024),
+)  # fmt: skip
 #: Tiles that no product is given, to see what the choice of shapes costs.
 EXTRA = (Shape(128, 256, 2), Shape(128, 160, 2, pingpong=True))
 #: Configurations that are predicted to take longer than the fastest one by this factor are timed for the page alone.
@@ -81,8 +87,14 @@ class Task:
         return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name, "layout": self.layout}
 
 
-def tasks() -> Iterator[Task]:
-    """Yield every problem, the more telling ones first: bfloat16 in both layouts, then float16."""
+def tasks(*, odd_d: bool = False) -> Iterator[Task]:
+    """Yield every problem, the more telling ones first: bfloat16 in both layouts, then float16.
+
+    With ``odd_d`` they are those of :data:`ODD_D`.
+    """
+    if odd_d:
+        yield from (Task(*shape, (BF16, F16)[index % 2], "column") for index, shape in enumerate(ODD_D))
+        return
     shapes = [*((n, n, n) for n in (*SQUARES, *STRADDLING)), *RECTANGLES, *ODD]
     for dtype in (BF16, F16):
         for layout in ("column", "row"):
@@ -205,11 +217,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the record, which is gone on with where it exists")
     parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
     parser.add_argument("--most", type=int, default=10**6, help="of how many problems")
+    parser.add_argument("--odd-d", action="store_true", help="products whose D has rows anywhere, and no others")
     arguments = parser.parse_args()
     begin = time.monotonic()
     known: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}
     done = [{name: record[name] for name in ("m", "n", "k", "dtype", "layout")} for record in known["records"]]
-    todo = [task for task in tasks() if task.key not in done][: arguments.most]
+    todo = [task for task in tasks(odd_d=arguments.odd_d) if task.key not in done][: arguments.most]
     print(f"{compile_all(todo)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     gpu = GPU.get(0)
     known["environment"] = describe(gpu=True)

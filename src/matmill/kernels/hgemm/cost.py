@@ -146,7 +146,7 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
     slots = counts.matrix + c.tile_slots * counts.warps

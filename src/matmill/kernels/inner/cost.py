@@ -179,7 +179,7 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
 
     def either(plain: float, mma: float) -> float:

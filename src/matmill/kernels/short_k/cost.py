@@ -96,7 +96,7 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     moved = counts.bytes + (c.narrow - 1) * counts.narrow_bytes
     in_flight = counts.in_flight * (1 - counts.one_stage * (1 - c.one_stage))

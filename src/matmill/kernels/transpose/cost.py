@@ -106,7 +106,7 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
     most = c.copy_share * counts.bytes_per_s
     memory = (counts.bytes + c.run_bytes * counts.runs + c.split_bytes * counts.split) / most

@@ -107,7 +107,7 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     pace = {
         "multiply": counts.multiply / c.mma_share,
@@ -159,7 +159,8 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         rounds=1.0 * rounds,
         turns=1.0 * config["PINGPONG"],
         staged=outputs * tma,
-        ordinary=outputs * (1 - direct) * (1 - tma),
+        # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
+        ordinary=outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]),
         direct=outputs * direct,
         cluster_sums=1.0 * rounds * (cluster_k > 1),
         remote=1.0 * rounds * (cluster_k - 1) * bm * bn * 4,

@@ -101,18 +101,29 @@ struct WgmmaStaging {
   }
 
   // Copies the buffer to D by ordinary stores, for runs at any distance. `runs` and `width` are those of D from the
-  // buffer's first on.
+  // buffer's first on. Contiguous elements leave in aligned vectors, those before and after them one by one.
   __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
     const int end = min(width, WIDTH);
     runs = min(runs, RUNS);
-    if (stride == 1 && end >= 8) {
-      copy_runs(D, run_stride, runs, end);
-      return;
-    }
-    for (int v = threadIdx.x % 128; v < runs * WIDTH; v += 128) {
-      const int run = v / WIDTH, element = v % WIDTH;
-      if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
+    const int thread = threadIdx.x % 128;
+    if (stride == 1) {
+      copy_vectors(D, run_stride, runs, end);
+      const int slots = end == WIDTH ? 3 : 4;  // of a run, a power of two: 8, or 16 where the run ends inside
+#pragma unroll 2
+      for (int v = thread; v < runs << slots; v += 128) {
+        const int run = v >> slots, slot = v - (run << slots);
+        Scalar* const to = D + run * run_stride;
+        const int head = ahead(to), after = head + (end > head ? (end - head) / 8 * 8 : 0);
+        const int element = slot < head ? slot : after + slot - head;
+        if (element < end) to[element].bits = ptx::ld_shared_u16(address(run, element));
+      }
+    } else {
+#pragma unroll 1
+      for (int v = thread; v < runs * WIDTH; v += 128) {
+        const int run = v / WIDTH, element = v % WIDTH;
+        if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
+      }
     }
   }
 
@@ -133,31 +144,23 @@ struct WgmmaStaging {
     }
   }
 
-  // Copies contiguous runs that start anywhere, in aligned vectors; what is before and after them leaves in parts of 8, 4
-  // and 2 bytes. A thread's runs are a multiple of eight apart: all start as far behind 16 bytes, and the swizzle of
-  // all is the same, so that neither shift nor address depends on the run.
-  __device__ __forceinline__ void copy_runs(Scalar* D, long long run_stride, int runs, int end) const {
+  // Copies the aligned vectors of contiguous runs that start anywhere. A thread's runs are a multiple of eight apart: all
+  // start as far behind 16 bytes, and the swizzle of all is the same, so that neither shift nor address depends on the
+  // run.
+  __device__ __forceinline__ void copy_vectors(Scalar* D, long long run_stride, int runs, int end) const {
     constexpr int VECTORS = WIDTH / 8, LANES = VECTORS > 8 ? 16 : 8, APART = 128 / LANES;
+    // Beside 192 sums, or in blocks of 512 threads, there are registers for one vector.
+    constexpr int AT_ONCE = Tile::BN * Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
     const int thread = threadIdx.x % 128, first_run = thread / LANES;
-    Scalar* const own = D + first_run * run_stride;
-    const int head = ahead(own);
-#pragma unroll
-    for (int pass = 0; pass < VECTORS; pass += LANES) {
-      const int first = 8 * (pass + thread % LANES), left = end - first - head;
-      if (first >= end) break;
-      const unsigned low = address(first_run, first), high = address(first_run, min(first + 8, WIDTH - 8));
-      Scalar* to = own + first + head;
-#pragma unroll 4
-      for (int run = first_run; run < runs; run += APART, to += APART * run_stride) {
-        const unsigned below = (run - first_run) * SPAN;
-        const uint4 vector = ptx::ld_shared_v4(low + below);
-        const uint4 whole = realigned(vector, ptx::ld_shared_v4(high + below), 2 * head);
-        if (left >= 8) {
-          *reinterpret_cast<uint4*>(to) = whole;
-        } else if (left > 0) {
-          store_first(to, whole, left);
-        }
-        if (first == 0 && head > 0) store_last(to - 8, realigned(vector, vector, 2 * head), head);
+    const int head = ahead(D + first_run * run_stride);
+#pragma unroll 1
+    for (int first = thread % LANES * 8; first + head + 8 <= end; first += LANES * 8) {
+      unsigned low = address(first_run, first), high = address(first_run, min(first + 8, WIDTH - 8));
+      Scalar* to = D + first_run * run_stride + first + head;
+#pragma unroll AT_ONCE
+      for (int run = first_run; run < runs; run += APART) {
+        *reinterpret_cast<uint4*>(to) = realigned(ptx::ld_shared_v4(low), ptx::ld_shared_v4(high), 2 * head);
+        low += APART * SPAN, high += APART * SPAN, to += APART * run_stride;
       }
     }
   }

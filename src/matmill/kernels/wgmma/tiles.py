@@ -387,13 +387,17 @@ def _why_not_tile(config: Config) -> str | None:
 
 def _epilogue_spills(config: Config) -> str | None:
     """Say why the epilogue would spill at the largest accumulator count, or None."""
-    if config["STAGED"] and not config["D_TMA"] and (config["PINGPONG"] or config["ACTIVATION"]):
-        return "ordinary stores of D" + (" and an activation" if config["ACTIVATION"] else "")
+    clusters = config["CLUSTER_M"] * config["CLUSTER_N"] > 1
+    if config["STAGED"] and not config["D_TMA"]:
+        if config["PINGPONG"] and (clusters or (config["A_K_INNER"] and not config["B_K_INNER"])):
+            return "ordinary stores of D"
+        if not config["PINGPONG"] and config["ACTIVATION"]:
+            return "ordinary stores of D and an activation"
     if config["PINGPONG"] and not config["STAGED"] and not (config["A_K_INNER"] and config["B_K_INNER"]):
         return "float32 D of MN-major operands"
     if config["PINGPONG"] and config["D_TRANSPOSED"] and config["ACTIVATION"]:
         return "transposed D and an activation"
-    if config["PINGPONG"] and config["CLUSTER_M"] * config["CLUSTER_N"] > 1 and config["ACTIVATION"]:
+    if config["PINGPONG"] and clusters and config["ACTIVATION"]:
         return "clusters and an activation"
     return None
 
