@@ -198,7 +198,10 @@ class Strided(Generic[P]):
         return around[0] == around[1]
 
     def _bound(self, memory: Memory) -> dict[str, Pointer]:
-        """Bind every buffer once, from 16 bytes before its matrix on to the matrix's last element."""
+        """Bind every buffer once, from 16 bytes before its matrix on to the matrix's last element.
+
+        Of D it is to the end of the 16 bytes that the last element is in, which stores by TMA write.
+        """
         pointers: dict[str, Pointer] = {}
         d = buffer_of(self.arrays["D"])
         for name, view in self.arrays.items():
@@ -211,7 +214,10 @@ class Strided(Generic[P]):
             first = start_of(view) // size
             reaches = [max(n - 1, 0) * stride // size for n, stride in zip(view.shape, view.strides, strict=True)]
             low, high = (first + sum(sign(reach, 0) for reach in reaches) for sign in (min, max))
-            low -= low % (ALIGN // size)
+            vector = ALIGN // size
+            low -= low % vector
+            if buffer is d:
+                high += vector - 1 - high % vector
             own = "r" if buffer is not d else "w" if self._overwrites() else "rw"
             pointer = memory.bind(name, buffer[low : high + 1] if view.size else buffer[low:low], access=own)
             pointers[name] = Pointer(name, pointer.address + (first - low) * size)

@@ -13,7 +13,7 @@ from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import Geam, View
-from support.strided import ALIGN, H200, Array, Layout, Strided, start_of
+from support.strided import ALIGN, H200, Array, Layout, Strided, buffer_of, start_of
 
 #: X, Y and D.
 Layouts = tuple[Layout, Layout | None, Layout]
@@ -106,10 +106,12 @@ class StridedSum(Strided[Geam]):
 
     def excess(self, kernel: Kernel[Geam] | None = None) -> float:  # noqa: ARG002 — sums are exact in any kernel
         """Return 0 where every bit is what it must be, else infinity."""
-        result = self.d.tobytes()
-        right = self.untouched()
+        untouched, whole = self.untouched(), buffer_of(self.d)
+        after = whole.copy()
         self.restore()  # Y may be D
-        return 0.0 if right and result == self.expected().tobytes() else np.inf
+        expected = self.expected().tobytes()
+        whole[...] = after
+        return 0.0 if untouched and self.d.tobytes() == expected else np.inf
 
 
 def check(trial: StridedSum) -> Report:
