@@ -73,7 +73,7 @@ class Model(Generic[P]):
         return replace(self.constants, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def limits(self, names: Sequence[str], within: float) -> tuple[Vector, Vector]:
-        """Give logarithms of the least and the greatest that each constant may be, at most a factor from what it is."""
+        """Return the logarithms of the least and the greatest that each constant may be within a factor."""
         result = []
         for name in names:
             estimate = getattr(self.constants, name)

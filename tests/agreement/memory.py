@@ -167,7 +167,7 @@ def _widths() -> Case:
 
 
 def _addresses() -> Case:
-    """Give local arrays with indices known only at run time, and generic addresses into three state spaces at once."""
+    """Return a case of local arrays indexed at run time, and of generic addresses into three state spaces."""
     source = """__device__ unsigned table[8] = {3, 1, 4, 1, 5, 9, 2, 6};
 __constant__ unsigned fixed[4] = {2, 7, 1, 8};
 extern "C" __global__ void k(unsigned* x, unsigned long long* o, int n) {

@@ -207,7 +207,7 @@ def emulated(form: Mma, target: str, a: Array, b: Array, c: Array, **options: An
 
 
 def drawn(form: Mma, seed: int) -> tuple[Array, Array, Array]:
-    """Give random matrices of the instruction's types, of like size within a warp and very different between warps."""
+    """Return random matrices of the instruction's types, alike in size within a warp and unlike between warps."""
     rng = np.random.default_rng(seed)
     m, n, k = form.shape
 

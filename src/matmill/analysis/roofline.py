@@ -111,7 +111,7 @@ class Tile:
         return stages * self.bk * (self.bm + self.bn) * itemsize
 
     def sum_registers(self, dtype: DType) -> int | None:
-        """Give registers of a thread that its sums alone take, in the type that products of ``dtype`` are summed in."""
+        """Return the registers that a thread's sums take, in the type that products of ``dtype`` are summed in."""
         if not self.wm or not self.wn:
             return None
         return -(-self.wm * self.wn * dtype.accumulator.itemsize // (WARP * REGISTER_BYTES))

@@ -35,7 +35,7 @@ PLAIN_WIDTH = 100
 
 
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
-    """Give console of stdout or ``file``: colour on a terminal unless NO_COLOR asks for none, plain text elsewhere."""
+    """Return the console of stdout or ``file``: with colour on a terminal, unless NO_COLOR asks for none."""
     to = file or sys.stdout
     if width is None and not to.isatty():
         width = PLAIN_WIDTH
@@ -88,7 +88,7 @@ def answer(
     plot: Path | None,
     draw: Callable[[Path], object],
 ) -> None:
-    """Say what a command found: one JSON document, or ``parts``; then draws it into ``plot``, where one is named."""
+    """Print a command's result as one JSON document or as ``parts``, and draw it into ``plot`` where that is named."""
     if as_json:
         show_json(document)
     else:

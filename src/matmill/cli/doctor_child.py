@@ -17,7 +17,7 @@ _CHILD = "from matmill.cli import doctor_child as d; d.answer()"
 
 
 def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
-    """Give answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
+    """Return a child process's answer to ``gpu`` or ``compiler``, or ``{"error": …}`` after ``patience`` seconds."""
     try:
         done = run_in_child(_CHILD, question, patience=patience)
     except subprocess.TimeoutExpired:

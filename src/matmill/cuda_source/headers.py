@@ -21,7 +21,7 @@ _SYSTEM = Path("/usr/local/cuda/include")
 
 @cache
 def toolkit() -> tuple[Path, ...]:
-    """Give folders of CUDA's headers: of the wheels (nvidia-cuda-runtime, -cccl, -crt, -curand), else of a toolkit."""
+    """Return the folders of CUDA's headers: wheels' (nvidia-cuda-runtime, -cccl, -crt, -curand), else a toolkit's."""
     of_packages = [folder for entry in map(Path, sys.path) for folder in sorted(entry.glob("nvidia/*/include"))]
     folders = of_packages or [_SYSTEM]
     return tuple(each for folder in folders for each in (folder, folder / "cccl") if each.is_dir())

@@ -65,7 +65,7 @@ class Unit:
         return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
-        """Give shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""
+        """Return the shapes of shared arrays by their names in the PTX, as far as the source says."""
         if self.gathered is None:
             return {}
         files = [file for _, _, file in self.gathered.files]

@@ -113,7 +113,7 @@ def _addresses(request: Request, result: int, workspace: int, counter: int) -> A
 
 
 def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> tuple[int, ...]:
-    """Give streams that must wait for each other: those of other libraries, and those that arrays name as their own."""
+    """Return the streams that must wait for each other: other libraries', and those that arrays name as their own."""
     foreign = [
         operand
         for operand in operands

@@ -90,7 +90,7 @@ def recall(request: Request, shape: Shape) -> Call:
 
 
 def misaligned(call: Call, address: int) -> Call:
-    """Give call for a fresh result at ``address``, which is no multiple of 16 as the signature of ``call`` assumes."""
+    """Return the call for a fresh result at ``address``, which is not on 16 bytes as ``call`` assumes."""
     key = (call.signature, address & 15)
     return calls.get(key) or Call(call.shape, call.backend, key)
 

@@ -84,7 +84,7 @@ def _reason(driver: ctypes.CDLL, status: int) -> str:
 
 
 class Prepared:
-    """One kernel, loaded, and what of its launch is in the kernel's own care: what is left is to launch a frame."""
+    """One loaded kernel with the attributes that its launches set: what is left is to launch a frame."""
 
     def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
         self._gpu = gpu

@@ -86,7 +86,7 @@ class Binder:
         self.images: dict[Texture | Surface, Pointer] = {}
 
     def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
-        """Give address of an array, to which kernels may store if it is not read-only and is to be ``stored`` to."""
+        """Return the address of an array; kernels may store to it if it is not read-only and is to be ``stored``."""
         if array.dtype.hasobject:
             array, stored = with_handles(name, array, self.handle), False
         key = array_key(array)

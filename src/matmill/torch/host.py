@@ -108,7 +108,7 @@ def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
 
 
 def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
-    """Give sum in the type of ``x`` and ``y``, to which factors are rounded only once 0 has said what is not read."""
+    """Return the sum in the type of ``x`` and ``y``. Factors are rounded to it after 0 has said what is not read."""
     by_x, by_y = (_scalar(value, dtype) for value in (alpha, beta))
     if alpha == 0:
         return y * by_y if beta != 0 else torch.zeros_like(y)

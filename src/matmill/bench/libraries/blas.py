@@ -161,7 +161,7 @@ def cpu_blas(a: Array, b: Array) -> CpuProduct:
 
 
 def cpu_estimate(a: Array, b: Array) -> float:
-    """Give seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short slice of k."""
+    """Estimate the seconds that ``numpy.matmul`` takes from the second of two runs on a short slice of k."""
     k = int(a.shape[1])
     part = min(k, 1 << 18)
     first, second = a[:, :part], b[:part]

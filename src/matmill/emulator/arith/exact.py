@@ -49,7 +49,7 @@ def two_product(a: Row, b: Row) -> tuple[Row, Row]:
 
 
 def to_odd(s: Row, error: Row) -> F8:
-    """Give sum ``s + error`` (``s`` its rounding to nearest) rounded to odd instead: ready for a second rounding."""
+    """Return ``s + error`` rounded to odd, ready for a second rounding; ``s`` is its rounding to nearest."""
     bits = np.array(s, np.float64, ndmin=1).view(np.uint64)
     inexact = (error != 0) & np.isfinite(error) & np.isfinite(s) & (bits & _ONE == 0)
     away = (error > 0) != np.signbit(s)

@@ -28,7 +28,7 @@ _PAIR = np.dtype("V16")
 
 @instructions("atom", "red")
 def atomic(i: Instruction) -> Action:
-    """Bind ``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
+    """Bind ``atom`` and ``red`` on shared and global memory; lanes with one address are served in lane order."""
     m, space = memory_modifiers(i)
     if m.flag("b128"):
         return _atomic_of_pairs(i, m, space)

@@ -43,7 +43,7 @@ def convert_small(i: Instruction, to: str, source: str, rounding: str, *, relu: 
 
 
 def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """Bind two numbers made a pair."""
+    """Bind an instruction that narrows two numbers into a pair."""
     name = to.removesuffix("x2")
     exponents, bytes_ = name == "ue8m0", name in {"e4m3", "e5m2"}
     modes = {"rz", "rp"} if exponents else {"rn"} if bytes_ else {"rn", "rz"}

@@ -226,7 +226,7 @@ def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row
 
 
 def extremum(i: Instruction) -> Action:
-    """Bind ``min`` and max: a number wins over NaN unless .NaN says otherwise."""
+    """Bind ``min`` and ``max``: a number wins over NaN unless .NaN says otherwise."""
     m = Modifiers(i)
     ftz, keep_nan, by_size = m.flag("ftz"), m.flag("NaN"), m.flag("xorsign") and m.flag("abs")
     type_name = m.type(*FLOATS)

@@ -274,7 +274,7 @@ def division(i: Instruction) -> Action:
 
 @instructions("min", "max")
 def extremum(i: Instruction) -> Action:
-    """Bind ``min`` and max."""
+    """Bind ``min`` and ``max``."""
     if not is_integer(i):
         return floats.extremum(i)
     m = Modifiers(i)

@@ -393,7 +393,7 @@ class _SharedOperand:
         return self._chunks(warps, descriptors).reshape(len(warps), -1) * CHUNK
 
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Give chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
+        """Return the chunks that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
         own = self.machine.geometry.warp_in_block[warps] % WARPS
         result: NDArray[np.int64] | None = None
         for bits in np.unique(descriptors).tolist():

@@ -270,7 +270,7 @@ class _Wmma:
     def _converted(
         self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
     ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """Say where one of C and D is float16 and the other float32: C as float32, and D to be computed as float32."""
+        """Return C as float32, and registers for a D of float32, where one of the two is float16."""
         if c_type == "f32":
             sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
             for (lower, upper), packed in zip(sums, d, strict=True):

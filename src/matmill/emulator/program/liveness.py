@@ -65,7 +65,7 @@ def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
 def live_sets(
     blocks: Sequence[Block], successors: Sequence[Sequence[int]]
 ) -> tuple[list[set[Register]], list[set[Register]]]:
-    """Give registers whose values are still used before each block and after it, if ``successors`` may come next."""
+    """Return the registers that are live before each block and after it, if ``successors`` may come next."""
     live_in: list[set[Register]] = [set() for _ in blocks]
     upward, killed = [], []
     for block in blocks:

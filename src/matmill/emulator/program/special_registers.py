@@ -39,5 +39,5 @@ def is_known(name: str) -> bool:
 
 
 def reserved_bytes(names: Iterable[str]) -> int:
-    """Give bytes that each block's shared memory begins with for the system, where code asks for them by ``names``."""
+    """Return the bytes of shared memory that the system has in each block, where code asks for them by ``names``."""
     return 0 if _RESERVED.isdisjoint(names) else RESERVED_SHARED

@@ -30,5 +30,5 @@ def per_lane(dtype: DType, first: float, second: float) -> NDArray[Any]:
 
 
 def lengths(kernel: Kernel[P]) -> tuple[Kernel[P], Kernel[P]]:
-    """Give kernel with the ``LENGTH`` of its config and with twice that: what one does more is ``LENGTH`` per trip."""
+    """Return the kernel with the ``LENGTH`` of its config and with twice that: they differ by ``LENGTH`` per trip."""
     return kernel, kernel.with_config(kernel.config.replace(LENGTH=2 * kernel.config["LENGTH"]))

@@ -77,7 +77,7 @@ def chunks_ahead(config: Config, itemsize: int, several: int) -> tuple[int, ...]
 
 
 def launch(config: Config, chunks: int) -> Geometry:
-    """Give launch for so many chunks: one block each, or the blocks that run at once, which take chunks round-robin."""
+    """Return the launch for so many chunks: one block each, or persistent blocks, which take them round-robin."""
     blocks = min(chunks, config["BLOCKS"]) if config["AHEAD"] else chunks
     return Geometry((blocks, 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
 

@@ -123,7 +123,7 @@ def widened(config: Config) -> Config:
 
 
 def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm, Arch], Config]:
-    """Give constants for a problem: float16 sums as S2 has them, and float32 ones for bfloat16, which has no others."""
+    """Return the constants for a problem: float16 sums as in S2, float32 ones for bfloat16."""
     widest = wide or widened(narrow)
 
     def tune(problem: Gemm, _arch: Arch) -> Config:
@@ -133,7 +133,7 @@ def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm
 
 
 def in_float32(rung: Rung[Gemm]) -> Rung[Gemm]:
-    """Give rung with float32 sums for every problem: the constants that it has for bfloat16, and the same source."""
+    """Return the rung with float32 sums for every problem: with the constants that it has for bfloat16."""
 
     def tune(problem: Gemm, arch: Arch) -> Config:
         return rung.kernel_for(replace(problem, dtype=BF16), arch).config

@@ -77,7 +77,7 @@ def emulate(
 
 
 def emulated_as(arch: Arch) -> Arch:
-    """Give arch whose code the emulator runs: the one named, or the default where the compiler is too new for it."""
+    """Return the arch whose code the emulator runs: ``arch``, or the default where the compiler is too new for it."""
     return arch if arch.compiles else get(DEFAULT)
 
 

@@ -69,7 +69,7 @@ def of_article(entry: str, file: str, *, elements: int) -> Kernel[Geam]:
 
 
 def tuned(*, shifted: bool) -> Callable[[Geam, Arch], Config]:
-    """Give tile that the cost model predicts to be fastest, where rows are ``shifted`` to 16-byte boundaries or not."""
+    """Return the tile that is predicted to be fastest, with rows ``shifted`` to 16-byte boundaries or not."""
 
     def tune(problem: Geam, arch: Arch) -> Config:
         candidates = tiles(problem, arch, layout(problem, shifted=shifted))

@@ -57,7 +57,7 @@ def companions(masks: Masks, lanes: Flags) -> Flags:
 
 
 def missing(masks: Masks, together: Flags, live: Flags) -> Masks:
-    """Give lanes that each lane's mask names and that live, but are not among its companions, as masks [warps, 32]."""
+    """Return, as masks [warps, 32], the live lanes that each lane's mask names and that are not its companions."""
     return np.asarray(masks & ballot(live)[:, None] & ~ballot(together))
 
 

@@ -51,7 +51,7 @@ class Horizon:
         self._follow(reach)
 
     def lanes_before(self, keys: Ints) -> Lanes:
-        """Give lanes of each slot's warp whose accesses at the slot's clock happen before what the thread does now."""
+        """Return the lanes of each slot's warp whose accesses at its clock happen before what the thread does now."""
         warp, clock = slots_of(keys)
         mask = np.where(clock <= self.whole[warp], ~np.uint32(0), np.uint32(0))
         ask = np.flatnonzero((mask == 0) & (self.row[warp] >= 0))

@@ -215,7 +215,7 @@ class ThreadClocks:
         return int(member[0]) * LANES + actor % LANES, clock
 
     def finished(self, agent: int) -> Vectors:
-        """Return an agent is done: what is known by knowing that. It may perform another operation from now on."""
+        """End an agent's operation and return what is known by knowing that it ended; it may perform another one."""
         column, clock = self.column(agent)
         vectors = np.full((2, self._table.shape[2]), NEVER, np.int32)
         vectors[KNOWN, column] = clock
