@@ -69,7 +69,7 @@ FAULTS = (
           "if (more) staged.start(buffer);", PRODUCTS, "thin"),
     Fault("thin: warps along k are not waited for", "kernels/thin/tile.cuh",
           "        __syncthreads();\n        for (int at = threadIdx.x;", "        for (int at = threadIdx.x;",
-          PRODUCTS, "thin"),
+          "tests/emulated/test_thin_kernel.py", "division"),
     Fault("split-K: the last slice is left out", "kernels/splitk/reduce.cuh",
           "if (first + u * WAYS < count) sum += loaded[u];", "if (first + u * WAYS < count - 1) sum += loaded[u];",
           PRODUCTS, "slices"),
