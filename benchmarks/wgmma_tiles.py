@@ -55,6 +55,20 @@ ODD_D = (
     (8192, 1023, 1024), (197, 1001, 768), (8192, 4095, 512), (4096, 4099, 8192), (16384, 319, 256), (1024, 2050, 1024),
     (8192, 50264, 768), (2048, 4096, 4096), (8192, 1024, 1024),
 )  # fmt: skip
+#: Operands with rows anywhere, with the layouts of A and B: gradients of a vocabulary's head, features, tokens; and
+#: aligned neighbours of some.
+ODD_OPERANDS = (
+    (8192, 768, 50257, "row", "row"), (50257, 768, 8192, "column", "row"), (4096, 1024, 30522, "row", "row"),
+    (30522, 1024, 4096, "column", "row"), (8191, 1000, 513, "row", "row"), (4096, 4095, 4096, "row", "row"),
+    (1023, 1023, 1023, "row", "row"), (4097, 4097, 4097, "row", "row"), (2047, 2049, 2051, "row", "column"),
+    (32768, 1024, 479, "row", "column"), (32768, 479, 1024, "row", "row"), (1024, 479, 32768, "column", "row"),
+    (262144, 256, 63, "row", "column"), (2048, 2048, 2047, "row", "column"), (2048, 2048, 2047, "row", "row"),
+    (4096, 4096, 4095, "row", "column"), (4095, 4096, 4096, "column", "row"), (4095, 4096, 4096, "column", "column"),
+    (8192, 768, 50264, "row", "row"), (50264, 768, 8192, "column", "row"), (4096, 1024, 30528, "row", "row"),
+    (30528, 1024, 4096, "column", "row"), (8192, 1000, 512, "row", "row"), (1024, 1024, 1024, "row", "row"),
+    (4096, 4096, 4096, "row", "row"), (4096, 4096, 4096, "column", "column"), (2048, 2048, 2048, "row", "column"),
+    (32768, 1024, 480, "row", "column"), (1024, 480, 32768, "column", "row"),
+)  # fmt: skip
 #: Tiles that no product is given, to see what the choice of shapes costs.
 EXTRA = (Shape(128, 256, 2), Shape(128, 160, 2, pingpong=True))
 #: Configurations that are predicted to take longer than the fastest one by this factor are timed for the page alone.
@@ -68,31 +82,37 @@ _CHECKED, _TOLERANCE = 32, 2.0**-6
 
 @dataclass(frozen=True)
 class Task:
-    """A problem with packed matrices: B's rows are contiguous along n (``"row"``) or along k (``"column"``)."""
+    """A problem with packed matrices, of which ``"row"`` and ``"column"`` say which are contiguous."""
 
     m: int
     n: int
     k: int
     dtype: DType
     layout: str
+    a_layout: str = "row"
 
     @property
     def problem(self) -> Gemm:
         """With the alignment that packed rows have."""
-        return packed(self.m, self.n, self.k, self.dtype, self.layout)
+        return packed(self.m, self.n, self.k, self.dtype, self.layout, a_layout=self.a_layout)
 
     @property
     def key(self) -> dict[str, Any]:
         """How a record names it."""
-        return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name, "layout": self.layout}
+        key = {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name, "layout": self.layout}
+        return key if self.a_layout == "row" else {**key, "a_layout": self.a_layout}
 
 
-def tasks(*, odd_d: bool = False) -> Iterator[Task]:
+def tasks(only: str | None = None) -> Iterator[Task]:
     """Yield every problem, the more telling ones first: bfloat16 in both layouts, then float16.
 
-    With ``odd_d`` they are those of :data:`ODD_D`.
+    With ``only`` they are those of :data:`ODD_D` (``"odd-d"``) or of :data:`ODD_OPERANDS` (``"odd-operands"``).
     """
-    if odd_d:
+    if only == "odd-operands":
+        for m, n, k, a_layout, layout in ODD_OPERANDS:
+            yield Task(m, n, k, F16 if 1024 in (n, k) else BF16, layout, a_layout)
+        return
+    if only == "odd-d":
         yield from (Task(*shape, (BF16, F16)[index % 2], "column") for index, shape in enumerate(ODD_D))
         return
     shapes = [*((n, n, n) for n in (*SQUARES, *STRADDLING)), *RECTANGLES, *ODD]
@@ -122,8 +142,16 @@ def _fast(problem: Gemm, configs: list[Config]) -> list[Config]:
     """Return those within WITHIN of the least predicted time; of squares on the page all."""
     if problem.dtype is BF16 and problem.m == problem.n == problem.k and problem.k in PAGE:
         return configs
+    ways: dict[tuple[int, int], list[Config]] = {}
+    for config in configs:
+        ways.setdefault((config["A_IN_REGISTERS"], config["REPACK_A"]), []).append(config)
+    return [config for way in ways.values() for config in _within(problem, way, LEAST // len(ways))]
+
+
+def _within(problem: Gemm, configs: list[Config], least: int) -> list[Config]:
+    """Return those within WITHIN of the least predicted time, and so many whatever is predicted."""
     seconds = [explain(problem, config, get("h200")).seconds for config in configs]
-    most = max(WITHIN * min(seconds), sorted(seconds)[:LEAST][-1])
+    most = max(WITHIN * min(seconds), sorted(seconds)[:least][-1])
     return [config for config, predicted in zip(configs, seconds, strict=True) if predicted <= most]
 
 
@@ -156,7 +184,9 @@ class Measurement:
 
         self.torch, self.gpu, self.clock, self.task = torch, gpu, clock, task
         kind = getattr(torch, task.dtype.name)
-        self.a = torch.randn(task.m, task.k, device="cuda", dtype=kind)
+        shape = (task.m, task.k) if task.a_layout == "row" else (task.k, task.m)
+        a = torch.randn(*shape, device="cuda", dtype=kind)
+        self.a = a if task.a_layout == "row" else a.t()
         shape = (task.k, task.n) if task.layout == "row" else (task.n, task.k)
         b = torch.randn(*shape, device="cuda", dtype=kind)
         self.b = b if task.layout == "row" else b.t()
@@ -217,12 +247,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the record, which is gone on with where it exists")
     parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
     parser.add_argument("--most", type=int, default=10**6, help="of how many problems")
-    parser.add_argument("--odd-d", action="store_true", help="products whose D has rows anywhere, and no others")
+    parser.add_argument(
+        "--only", choices=("odd-d", "odd-operands"), help="products of which D or operands start anywhere"
+    )
     arguments = parser.parse_args()
     begin = time.monotonic()
     known: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}
-    done = [{name: record[name] for name in ("m", "n", "k", "dtype", "layout")} for record in known["records"]]
-    todo = [task for task in tasks(odd_d=arguments.odd_d) if task.key not in done][: arguments.most]
+    done = [{name: value for name, value in record.items() if name != "seconds"} for record in known["records"]]
+    todo = [task for task in tasks(arguments.only) if task.key not in done][: arguments.most]
     print(f"{compile_all(todo)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     gpu = GPU.get(0)
     known["environment"] = describe(gpu=True)
@@ -247,7 +279,8 @@ def _short(name: str) -> str:
     tile = f"{c['BM']}x{c['BN']}" + ("p" if c["PINGPONG"] == "1" else "") + f"/{c['STAGES']}"
     cluster = f" {c['CLUSTER_M']}x{c['CLUSTER_N']}" if c["CLUSTER_M"] + c["CLUSTER_N"] != "11" else ""
     slices = f"k{c['CLUSTER_K']} in clusters" if c["CLUSTER_K"] != "1" else f"k{c['SPLIT_K']}"
-    return f"{tile}{cluster} g{c['GROUP_M']}{' swap' if c['EXCHANGED'] == '1' else ''} {slices}"
+    swap, registers = " swap" * int(c["EXCHANGED"]), " registers" * int(c["A_IN_REGISTERS"])
+    return f"{tile}{cluster} g{c['GROUP_M']}{swap}{registers} {slices}"
 
 
 if __name__ == "__main__":

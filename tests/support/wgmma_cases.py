@@ -10,7 +10,7 @@ from matmill.dtypes import ALL, F32
 from matmill.kernel import Kernel
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import SHAPES, SPAN, Shape, configured, unaligned
+from matmill.kernels.wgmma.tiles import ROWS, SHAPES, Shape, configured, unaligned, why_not_registers
 from matmill.problem import ACTIVATIONS, Gemm
 from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_product import StridedProduct
@@ -23,7 +23,7 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, and stages.
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, stages, A through registers.
 
     Few SMs give blocks several tiles, few stages give k-steps several rounds. 0 stages: as many as there is room for.
     """
@@ -35,6 +35,7 @@ class Case:
     slices: int = 1
     sms: int = 2
     stages: int = 0
+    in_registers: bool = False
     given: dict[str, object] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
@@ -50,12 +51,18 @@ class Case:
 
     def config(self, problem: Gemm) -> Config:
         """Return a configuration of these constants; what TMA cannot read is repacked."""
-        repack = unaligned(exchanged(problem) if self.swap else problem)
-        config = configured(self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack)
+        repack = [
+            name
+            for name in unaligned(exchanged(problem) if self.swap else problem)
+            if name == "B" or not self.in_registers
+        ]
+        config = configured(
+            self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack, in_registers=self.in_registers
+        )
         if self.stages:
-            fewer = config["STAGES"] - self.stages
-            room = config["SHARED_BYTES"] - fewer * ((config["BM"] + config["BN"]) * SPAN + 16)
-            config = config.replace(STAGES=self.stages, SHARED_BYTES=room)
+            staging = config["CONSUMERS"] * ROWS * config["STAGED"] * problem.dtype.itemsize
+            stage = (config["SHARED_BYTES"] - staging) // config["STAGES"]
+            config = config.replace(STAGES=self.stages, SHARED_BYTES=self.stages * stage + staging)
         return config.launched(SMS=self.sms)
 
 
@@ -144,4 +151,27 @@ OPERANDS = (
     Case("one row", Shape(64, 8, 1), (1, 136, 136), swap=True),
     Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),
 )  # fmt: skip
-ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *OPERANDS)
+#: A whose rows start anywhere, through registers: every tile that has room for them, K-major and MN-major, and products
+#: in which neighbours of its elements are not finite.
+_ODD, _ODD_COLUMNS = Layout(pad=1, start=1), Layout(transposed=True, pad=3, start=3)
+REGISTERS = (
+    *(
+        Case(f"A in registers, {'columns' if a.transposed else 'rows'}, {_named(shape)}", shape,
+             (shape.bm * shape.cluster[0] + 8, max(shape.bn - 24, 8), 205), sms=shape.cluster[0], stages=2,
+             in_registers=True, given={"a": a, "b": COLUMN})
+        for shape in SHAPES
+        for a in (_ODD, _ODD_COLUMNS)
+        if why_not_registers(Gemm(8, 8, 8, BF16), shape) is None
+    ),
+    Case("A in registers, one step", SMALL, (61, 72, 13), in_registers=True, given={"a": _ODD}),
+    Case("A in registers, rows on 4 bytes", SQUARE, (135, 72, 206), in_registers=True, given={"a": Layout(pad=4)}),
+    Case("A in registers, both odd", SQUARE, (135, 73, 77), in_registers=True, given={"dtype": F16}),
+    Case("B in registers, exchanged", SQUARE, (72, 135, 77), swap=True, in_registers=True, given={"a": PAD7}),
+    Case("A of a batch in registers", SMALL, (61, 72, 136), in_registers=True,
+         given={"batch": 3, "a": _ODD_COLUMNS, "c": ROW, "bias": "row"}),
+    Case("A in registers, float32 D", SMALL, (70, 73, 77), in_registers=True, given={"out_dtype": F32, "b": PAD7}),
+    Case("A in registers, slices", SQUARE, (135, 72, 333), slices=3, in_registers=True, given={"a": _ODD}),
+    Case("A in registers, slices in a cluster", replace(SMALL, cluster_k=2), (61, 72, 201), in_registers=True,
+         given={"a": _ODD_COLUMNS}),
+)  # fmt: skip
+ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *OPERANDS, *REGISTERS)

@@ -20,16 +20,17 @@ from matmill.problem import Gemm
 LIBRARY = "torch.mm"
 
 
-def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
-    """Return a problem of packed matrices; B's rows are contiguous along n (``"row"``) or along k (``"column"``).
+def packed(m: int, n: int, k: int, dtype: DType, layout: str, *, a_layout: str = "row") -> Gemm:
+    """Return a problem of packed matrices; B's rows are contiguous (``"row"``) or its columns, and A's likewise.
 
     >>> packed(8, 16, 20, ALL["float16"], "column").b_align
     8
     """
-    size, b_pitch = dtype.itemsize, n if layout == "row" else k
+    size, b_pitch, a_pitch = dtype.itemsize, n if layout == "row" else k, k if a_layout == "row" else m
     return Gemm(
-        m, n, k, dtype, b_strides=(n, 1) if layout == "row" else (1, k),
-        a_align=gcd(16, k * size), b_align=gcd(16, b_pitch * size), d_align=gcd(16, n * size),
+        m, n, k, dtype, a_strides=(k, 1) if a_layout == "row" else (1, m),
+        b_strides=(n, 1) if layout == "row" else (1, k), a_align=gcd(16, a_pitch * size),
+        b_align=gcd(16, b_pitch * size), d_align=gcd(16, n * size),
     )  # fmt: skip
 
 
@@ -42,7 +43,14 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
 
 
 def _of_tiles(record: Mapping[str, Any]) -> Found[Gemm]:
-    problem = packed(record["m"], record["n"], record["k"], ALL[record["dtype"]], record["layout"])
+    problem = packed(
+        record["m"],
+        record["n"],
+        record["k"],
+        ALL[record["dtype"]],
+        record["layout"],
+        a_layout=record.get("a_layout", "row"),
+    )
     seconds = {name: taken for name, taken in record["seconds"].items() if name != LIBRARY}
     configs, library = tuple(config_of(name, WGMMA) for name in seconds), record["seconds"].get(LIBRARY)
     return Found(problem, "fit", exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library)

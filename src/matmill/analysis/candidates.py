@@ -158,6 +158,13 @@ def copied(config: Config) -> tuple[str, ...]:
     return tuple(sorted("AB"["BA".index(name)] for name in names)) if config.get("EXCHANGED") else names
 
 
+def in_registers(config: Config) -> str:
+    """Return the caller's matrix that goes through registers, or nothing."""
+    if not config.get("A_IN_REGISTERS"):
+        return ""
+    return "B" if config.get("EXCHANGED") else "A"
+
+
 def label(config: Config) -> str:
     """Return a configuration of a kernel that computes tiles of D, in words.
 
@@ -179,6 +186,7 @@ def label(config: Config) -> str:
         f"split-K {config['CLUSTER_K']} in clusters" if config.get("CLUSTER_K", 1) > 1 else "",
         f"split-K {slices(config)}" if slices(config) > 1 else "",
         f"{' and '.join(copied(config))} repacked" if copied(config) else "",
+        f"{in_registers(config)} through registers" if in_registers(config) else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -19,6 +19,7 @@ BOUNDS = {
     "lines": "cache lines that loads look up",
     "issue": "issuing instructions",
     "latency": "the latency of the copies in flight",
+    "copies": "threads that copy rows which start anywhere",
     "memory": "the bandwidth of memory",
     "epilogue": "epilogues",
     "repack": "repacking",
@@ -34,6 +35,7 @@ _SLOWER = {
     "lines": "more cache lines for each FMA",
     "issue": "more instructions for each FMA",
     "latency": "fewer copies in flight",
+    "copies": "more vectors copied for each FMA",
 }
 #: What an instruction lacks beside that of the chosen kernel.
 _SLOWER_INSTRUCTION = {

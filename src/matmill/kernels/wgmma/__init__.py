@@ -2,14 +2,16 @@
 
 For float16 and bfloat16 of any layout, and for float32 rounded to tf32 where the caller allows it. Sums are float32 and
 rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a launch before the
-product. Where D has too few tiles to occupy the GPU, split-K gives each tile to several blocks: to those of a cluster,
-the first of which adds the sums of all, or to any, whose partial sums a second launch adds. The order is fixed. D's
-transpose may be what is computed (``kernels/wgmma/tiles.py``, ``exchanged``).
+product, or its elements are shifted on their way to registers. Where D has too few tiles to occupy the GPU, split-K
+gives each tile to several blocks: to those of a cluster, the first of which adds the sums of all, or to any, whose
+partial sums a second launch adds. The order is fixed. D's transpose may be what is computed
+(``kernels/wgmma/tiles.py``, ``exchanged``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from matmill.arch import Arch, get
 from matmill.config import Config
@@ -33,6 +35,7 @@ from matmill.kernels.wgmma.tiles import (
     threads,
     unaligned,
     why_not,
+    why_not_registers,
     why_not_wgmma,
     work_tiles,
 )
@@ -55,6 +58,7 @@ _PARAMETERS = Parameters.of(
     a_map="matmill::TensorMap",
     b_map="matmill::TensorMap",
     d_map="matmill::TensorMap",
+    A="const void*",
     C="const void*",
     D="void*",
     workspace="void*",
@@ -66,6 +70,8 @@ _PARAMETERS = Parameters.of(
     batch="int",
     a_batched="int",
     b_batched="int",
+    a_pitch="Index",
+    a_batch="Index",
     c_row="Index",
     c_column="Index",
     c_batch="Index",
@@ -83,9 +89,9 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
     They are tiles, with A and B exchanged or not, without and (for few tiles) with split-K.
 
-    Operands that TMA cannot read are repacked; those whose rows straddle cache lines may be. There is none for few
-    outputs and a very long k, which the inner kernel is for. Where the tensor cores do not take the problem there is
-    only one, so that the reason is given once.
+    Operands that TMA cannot read are repacked, or A goes through registers; those whose rows straddle cache lines may
+    be repacked. There is none for few outputs and a very long k, which the inner kernel is for. Where the tensor cores
+    do not take the problem there is only one, so that the reason is given once.
     """
     for_inner = is_long(problem) and problem.plain and problem.k > _LONGEST_K
     if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or for_inner:
@@ -95,19 +101,17 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     configs: list[Config] = []
     for swap in (False, True):
         launched = exchanged(problem) if swap else problem
-        needed = unaligned(launched)
-        wanted = tuple(sorted({*needed, *straddling(launched)}))
         for shape in _shapes(launched):
-            for repack in dict.fromkeys((needed, wanted)):
-                config = configured(shape, problem, arch, swap=swap, repack=repack)
+            for operands in _operands(launched, shape):
+                config = configured(shape, problem, arch, swap=swap, **operands)
                 most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
                 blocks = work_tiles(launched, config) * cluster_blocks(config)
                 for slices in splits(blocks, most, 1, arch):
                     if slices > 1:
-                        config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
+                        config = configured(shape, problem, arch, swap=swap, slices=slices, **operands)
                     configs.append(config)
                 configs += (
-                    configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, repack=repack)
+                    configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, **operands)
                     for slices in _CLUSTERS_K
                     if slices <= most and not shape.pingpong and shape.cluster == (1, 1)
                     if blocks * slices <= arch.sms * (_LARGE_CLUSTERS if slices > 2 else 1)
@@ -121,6 +125,16 @@ def _shapes(launched: Gemm) -> list[Shape]:
     possible = [shape for shape in SHAPES if k_major or shape.bn % ROWS == 0]
     suitable = [shape for shape in possible if shape.suits(launched.m, launched.n)]
     return suitable or (possible if launched.precision != "default" else [])
+
+
+def _operands(launched: Gemm, shape: Shape) -> list[dict[str, Any]]:
+    """Return the ways in which a shape may load A and B: options of :func:`configured`."""
+    needed = unaligned(launched)
+    repacks = dict.fromkeys((needed, tuple(sorted({*needed, *straddling(launched)}))))
+    ways: list[dict[str, Any]] = [{"repack": repack} for repack in repacks]
+    if "A" in needed and why_not_registers(launched, shape) is None:
+        ways.append({"repack": needed[1:], "in_registers": True})
+    return ways
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -152,6 +166,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         a_map=a_map,
         b_map=b_map,
         d_map=d_map,
+        A=operands.a,
         C=operands.c,
         D=operands.d,
         workspace=workspace(operands),
@@ -163,6 +178,8 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         batch=problem.batch,
         a_batched=int(problem.batch > 1 and a_batch != 0),
         b_batched=int(problem.batch > 1 and b_batch != 0),
+        a_pitch=runs(problem, "A").pitch,
+        a_batch=a_batch,
         c_row=c_row,
         c_column=c_column,
         c_batch=c_batch,

@@ -22,6 +22,7 @@ from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_mat
 from matmill.kernels.repack.cost import Repacking
 from matmill.kernels.shared.exchange import as_launched, launched_extents
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, overlapped
+from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.kernels.splitk.cost import Reduction
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, cluster_tiles, runs
 from matmill.problem import Gemm
@@ -57,9 +58,13 @@ class Constants:
     remote_bytes: float
     #: How much slower blocks of a cluster go, which wait for each other.
     cluster: float
+    #: Cycles in which the producer's threads copy a vector of 16 bytes of an unaligned A.
+    copied: float
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
     pace_overlap: float
     overlap: float
+    #: That p for a k-step and the producer's copies: they share the path to shared memory.
+    copy_overlap: float
 
 
 DEFAULT = load_constants(__name__, Constants)
@@ -71,7 +76,8 @@ class Demand:
 
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
     delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
-    are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
+    are in flight, ``clusters`` is 1 where blocks share operands, ``copied`` vectors of an unaligned A are copied by
+    threads. Of the busiest SM: k-steps, work tiles (``rounds``),
     whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
     directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
     Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
@@ -83,6 +89,7 @@ class Demand:
     straddling: float
     ahead: float
     clusters: float
+    copied: float
     steps: float
     rounds: float
     turns: float
@@ -116,7 +123,9 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
         "latency": c.latency / counts.ahead,
     }
     waits = 1 + counts.clusters * (c.cluster - 1)
-    main_loop = counts.steps * overlapped(c.pace_overlap, *pace.values()) * waits / counts.hz
+    step = overlapped(c.pace_overlap, *pace.values()) * waits
+    pace["copies"] = c.copied * counts.copied
+    main_loop = counts.steps * overlapped(c.copy_overlap, step, pace["copies"]) / counts.hz
     own = c.tile * counts.rounds + c.staged * counts.staged + c.ordinary * counts.ordinary + c.direct * counts.direct
     own = own + c.cluster_sum * counts.cluster_sums + counts.remote / c.remote_bytes
     # Ping-pong hides each epilogue but the last behind the other consumer's main loop.
@@ -147,14 +156,17 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
     a_straddles, b_straddles = for_each(config, lambda one: _straddles(problem, one), *_OF_COPIES)
     direct, tma = config["STAGED"] == 0, config["D_TMA"]
+    # Loads of single elements take as long as those of pairs.
+    fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"])
     return Demand(
         multiply=bm * bn * config["BK"] / _fmas(problem, arch),
-        # Every wgmma reads both of its operands; TMA writes each once.
-        shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
+        # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
+        shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN + fragments),
         l2_bytes=loaded["A"] + loaded["B"],
         straddling=loaded["A"] * a_straddles + loaded["B"] * b_straddles,
         ahead=config["STAGES"] - 1.0,
         clusters=1.0 * (cluster_m * cluster_n > 1),
+        copied=config["A_IN_REGISTERS"] * (bm * SPAN / VECTOR_BYTES + ROWS + config["A_K_INNER"] * (bm - ROWS)),
         steps=1.0 * rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
         rounds=1.0 * rounds,
         turns=1.0 * config["PINGPONG"],

@@ -15,13 +15,15 @@
 //     all of the group           the other group has     named barrier 4 + group            main loop, then arrives at the
 //                                issued its products                                        other group's barrier
 //
-// full[s] counts one arrival and the bytes of a stage, from whichever block of a cluster they come; empty[s] the warps
+// full[s] counts one arrival and the bytes of a stage that TMA brings, from whichever block of a cluster they come; empty[s] the warps
 // that read it, in all blocks of the cluster.
 //
 //   one slice of k:     wgmma_gemm ─▶ D
 //   CLUSTER_K slices:   wgmma_gemm: sums in shared memory of a cluster's blocks ─▶ the first one ─▶ D
 //   several slices:     wgmma_gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
 //   unaligned A or B:   repack ─▶ copies with 16-byte aligned rows ─▶ wgmma_gemm reads them instead
+//   unaligned A:        wgmma_gemm, A through registers (unaligned.cuh): all of the producer's warp group copies A, and
+//                       arrives at full[s] when its copies have come; consumers shift its elements into fragments
 #include "matmill/ptx/cluster.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/elect.cuh"
@@ -43,6 +45,7 @@ constexpr bool IN_CLUSTER = Tile::CLUSTER > 1, CLUSTER_SPLITS_K = Tile::CLUSTER_
 // Tells the producers of the cluster that this warp has read a stage: its products are complete.
 __device__ __forceinline__ void release(unsigned empty) {
   const unsigned lane = threadIdx.x % 32;
+  if constexpr (Tile::A_IN_REGISTERS) __syncwarp();  // all lanes have loaded fragments
   if constexpr (IN_CLUSTER) {
     if (lane < Tile::CLUSTER) matmill::ptx::mbarrier_arrive_cluster_relaxed(matmill::ptx::map_shared_rank(empty, lane));
   } else {
@@ -60,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
   const Shared shared(dynamic);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Tile::STAGES; ++s) {
-      mbarrier_init(shared.full + 8 * s, 1);
+      mbarrier_init(shared.full + 8 * s, Tile::A_IN_REGISTERS ? 129 : 1);
       mbarrier_init(shared.empty + 8 * s, 4 * Tile::READERS * Tile::CLUSTER);
     }
     fence_mbarrier_init();
@@ -81,9 +84,19 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
   constexpr int BLOCKS = Tile::CLUSTER * Tile::CLUSTER_K;
   const int start = blockIdx.x / BLOCKS, stride = gridDim.x / BLOCKS;
   Slot slot;
+  const auto unaligned = [&](const matmill::WorkTile& work) {
+    const auto* const first = reinterpret_cast<const unsigned char*>(static_cast<const Scalar*>(A) + work.batch * a_batch);
+    return matmill::UnalignedRuns{first, 2 * a_pitch, Tile::A_K_MAJOR ? m : k, Tile::A_K_MAJOR ? k : m};
+  };
   if (threadIdx.x < 128) {
     if constexpr (Config::PRODUCER_REGISTERS != 0) setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32 && elect_one()) {
+    if constexpr (Tile::A_IN_REGISTERS) {
+      for (int index = start; index < schedule.total; index += stride) {
+        const matmill::WorkTile work = schedule.at(index, rank);
+        matmill::load_unaligned_work<Tile>(work, slot, shared, unaligned(work), &b_map, b_batched != 0, rank,
+                                           threadIdx.x == 0);
+      }
+    } else if (threadIdx.x < 32 && elect_one()) {
       for (int index = start; index < schedule.total; index += stride) {
         matmill::load_work<Tile>(schedule.at(index, rank), slot, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
                                  rank);
@@ -117,6 +130,9 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       const auto released = [&](int stage) { release(shared.empty + 8 * stage); };
       if constexpr (Config::PROMOTED != 0) {
         matmill::multiply_promoted<Tile, Config::PROMOTED>(sums, slot, shared, work.steps, first_row, released, issued);
+      } else if constexpr (Tile::A_IN_REGISTERS) {
+        const matmill::UnalignedFragments<Tile> fragments(unaligned(work), first_row);
+        matmill::multiply_unaligned(sums, slot, shared, work.steps, fragments, released, issued);
       } else {
         matmill::multiply(sums, slot, shared, work.steps, first_row, released, issued);
       }

@@ -3,6 +3,7 @@
 
 #include "matmill/ptx/mbarrier.cuh"
 #include "kernels/wgmma/tile.cuh"
+#include "kernels/wgmma/unaligned.cuh"
 
 namespace matmill {
 
@@ -31,6 +32,19 @@ struct WgmmaDescriptors {
     }
   }
 };
+
+// The same with A's fragments in registers.
+template <class Tile>
+__device__ __forceinline__ void multiply_fragments(typename Tile::Sums& sums,
+                                                   const unsigned (&fragments)[Tile::STEPS][4], unsigned stage,
+                                                   bool accumulate) {
+  const WgmmaDescriptors<Tile> operands(stage, 0);
+#pragma unroll
+  for (int s = 0; s < Tile::STEPS; ++s) {
+    ptx::wgmma<typename Tile::Operand, false, !Tile::B_K_MAJOR>(
+        sums[0], fragments[s], ptx::later(operands.b, s * WgmmaDescriptors<Tile>::NEXT_B), accumulate || s > 0);
+  }
+}
 
 template <class Tile>
 __device__ __forceinline__ void pin(typename Tile::Sums& sums) {
@@ -62,7 +76,39 @@ __device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot
   release(before);
 }
 
-// The same, with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
+// The same for an A whose rows start anywhere. Fragments of a step are loaded while the products of the step before are
+// computed, from other registers: two steps are one turn of the loop.
+template <class Tile, class Release, class Issued>
+__device__ __forceinline__ void multiply_unaligned(typename Tile::Sums& sums, PipelineSlot<Tile::STAGES>& slot,
+                                                   const WgmmaShared<Tile>& shared, int steps,
+                                                   const UnalignedFragments<Tile>& a, Release release, Issued issued) {
+  int before = 0;
+  const auto multiply_step = [&](unsigned (&fragments)[Tile::STEPS][4], int step) {
+    const unsigned stage = shared.stages + slot.stage * Tile::STAGE_BYTES;
+    ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
+    a.load(fragments, stage);
+    ptx::wgmma_fence();
+    multiply_fragments<Tile>(sums, fragments, stage, step > 0);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (step > 0) release(before);
+    before = slot.stage;
+    slot.next();
+  };
+  for (int step = 0;;) {
+    unsigned even[Tile::STEPS][4], odd[Tile::STEPS][4];
+    multiply_step(even, step);
+    if (++step == steps) break;
+    multiply_step(odd, step);
+    if (++step == steps) break;
+  }
+  issued();
+  ptx::wgmma_wait<0>();
+  pin<Tile>(sums);
+  release(before);
+}
+
+// As multiply(), with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
 // errors grow with the terms of one sum; additions on the FMA units round to nearest.
 template <class Tile, int PROMOTED, class Release, class Issued>
 __device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, PipelineSlot<Tile::STAGES>& slot,

@@ -20,7 +20,8 @@ _BOXES = (64, 32, 16, 8)
 def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[TensorMap, TensorMap, TensorMap]:
     """Return the maps of A, B and D for the problem as it is launched, with repacked operands in place of others.
 
-    Where D is not stored by TMA its map is A's, which is valid and not used. Of what a cluster shares each block loads
+    A map that is not used is B's, which is valid: that of an A which goes through registers, and that of a D which TMA
+    does not store. Of what a cluster shares each block loads
     a half: of K-major rows, or of the k of MN-major boxes.
     """
 
@@ -29,9 +30,11 @@ def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[
         box = (config["BK"], rows // shared_by) if own.along_k else (ROWS, config["BK"] // shared_by)
         return _map(problem, own, pointer, box, SPAN, first=first)
 
-    a = of_operand("A", config["BM"], config["CLUSTER_N"], operands.a, operands.a_first)
     b = of_operand("B", config["BN"], config["CLUSTER_M"], operands.b, operands.b_first)
-    return a, b, _d_map(problem, config, operands.d) if config["D_TMA"] else a
+    a = b
+    if not config["A_IN_REGISTERS"]:
+        a = of_operand("A", config["BM"], config["CLUSTER_N"], operands.a, operands.a_first)
+    return a, b, _d_map(problem, config, operands.d) if config["D_TMA"] else b
 
 
 def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:

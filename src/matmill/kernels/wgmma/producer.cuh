@@ -1,10 +1,12 @@
-// The producer of a warp-specialised product: one thread, which loads the stages of all tiles of its block by TMA.
+// The producer of a warp-specialised product: one thread, which loads the stages of all tiles of its block by TMA. Where A
+// goes through registers, all threads of the producer's warp group copy it, and one loads B.
 #pragma once
 
 #include "matmill/ptx/mbarrier.cuh"
 #include "matmill/ptx/tma.cuh"
 #include "kernels/wgmma/schedule.cuh"
 #include "kernels/wgmma/tile.cuh"
+#include "kernels/wgmma/unaligned.cuh"
 
 namespace matmill {
 
@@ -49,6 +51,27 @@ __device__ __forceinline__ void load_work(const WorkTile& work, PipelineSlot<Til
     load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(to, a, full, k, work.row, a_batch, rank);
     load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
                                                                          b_batch, rank);
+    slot.next();
+  }
+}
+
+// The same for an A whose rows start anywhere. All threads of the producer's warp group call this; the `leader` loads B.
+template <class Tile>
+__device__ __forceinline__ void load_unaligned_work(const WorkTile& work, PipelineSlot<Tile::STAGES>& slot,
+                                                    const WgmmaShared<Tile>& shared, const UnalignedRuns& a,
+                                                    const TensorMap* b, bool b_batched, int rank, bool leader) {
+  UnalignedCopies<Tile> copies(a, work.row, work.first * Tile::BK);
+  for (int step = 0; step < work.steps; ++step) {
+    const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
+    const int k = (work.first + step) * Tile::BK;
+    ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
+    if (leader) {
+      ptx::mbarrier_arrive_expect_tx(full, Tile::B_BYTES);
+      load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
+                                                                           b_batched ? work.batch : 0, rank);
+    }
+    copies.load(to);
+    ptx::cp_async_mbarrier_arrive(full);
     slot.next();
   }
 }

@@ -3,6 +3,7 @@
 //   stage    A, then B, each of 128 bytes of k per row or column, as TMA leaves them with a 128-byte swizzle:
 //            K-major    [BM or BN][128 bytes of k], one box
 //            MN-major   boxes of [64 k][64 m or n], 16-bit elements alone
+//            an A whose rows start anywhere has another layout (unaligned.cuh)
 //   shared   STAGES stages │ staging of D, a part per warp group │ a full and an empty barrier per stage
 #pragma once
 
@@ -28,7 +29,11 @@ struct WgmmaTile {
   static constexpr int STEPS = SPAN / 32;                            // products along a stage's k
   static constexpr bool A_K_MAJOR = Config::A_K_INNER != 0, B_K_MAJOR = Config::B_K_INNER != 0;
   static constexpr int BOX = 64 * SPAN;  // bytes of an MN-major box
-  static constexpr int A_BYTES = BM * SPAN, B_BYTES = BN * SPAN, STAGE_BYTES = A_BYTES + B_BYTES;
+  // A in registers: rows of its stage, which are those of A or of its transpose, and bytes from one to the next.
+  static constexpr bool A_IN_REGISTERS = Config::A_IN_REGISTERS != 0, A_PAIRED = Config::A_PAIRED != 0;
+  static constexpr int A_RUNS = A_K_MAJOR ? BM : BK, A_PITCH = (A_K_MAJOR ? SPAN : 2 * BM) + 16;
+  static constexpr int A_BYTES = A_IN_REGISTERS ? A_RUNS * A_PITCH : BM * SPAN, B_BYTES = BN * SPAN;
+  static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 
   // Consumers share a tile's rows, or with PINGPONG alternate at whole tiles.
   static constexpr int CONSUMERS = Config::CONSUMERS, THREADS = 128 * (1 + CONSUMERS);
@@ -55,6 +60,9 @@ struct WgmmaTile {
   static_assert(CLUSTER_K == 1 || (CLUSTER == 1 && !PINGPONG && BM * BN * 4 <= STAGES * STAGE_BYTES),
                 "sums of a slice of k fit in the stages");
   static_assert((A_K_MAJOR && B_K_MAJOR) || sizeof(Scalar) == 2, "wgmma transposes 16-bit elements alone");
+  static_assert(!A_IN_REGISTERS || (ROW_TILES == 1 && CLUSTER_N == 1 && sizeof(Scalar) == 2),
+                "registers hold 64 rows of 16-bit A, which no other block loads");
+  static_assert(A_BYTES % 1024 == 0, "the swizzle of B repeats every 1024 bytes");
   static_assert(B_K_MAJOR || BN % 64 == 0, "boxes of an MN-major B have 64 columns");
 
   using Operand = typename WgmmaOperand<Scalar>::Type;

@@ -4,6 +4,9 @@ Stages hold 128 bytes of k. An operand is K-major (k is contiguous) or, with 16-
 start on 16 bytes, as TMA needs, or are repacked. A problem may be computed with A and B exchanged: then the kernel gets
 B's transpose as A and A's transpose as B, and D's transpose is what it stores (:func:`exchanged`). Few rows of A then
 become the short side of a tile.
+
+An A of 16 bits whose rows start anywhere needs no copy where its fragments go through registers
+(``A_IN_REGISTERS``, ``unaligned.cuh``): threads copy it to shared memory, and consumers shift its elements.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from matmill.problem import NO_EPILOGUE, Gemm
 SPAN = 128
 #: Rows or columns of a box of an MN-major operand, and rows of a wgmma.
 ROWS = 64
-#: Columns of the narrowest tile.
-_LEAST_BN = 8
+#: Columns of the narrowest and of the widest tile.
+_LEAST_BN, _WIDEST = 8, 256
 #: Shared memory of a block of Hopper, and what its alignment to 1024 bytes may take of it.
 _SHARED, _ALIGN = 232448, 1024
 #: The most stages: more hide no further latency.
@@ -43,6 +46,8 @@ _MANY_SUMS, _HEAVY = 144, (24, 240)
 #: Sums of a thread with which a kernel does not spill.
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
 _16_BITS = (F16, BF16)
+#: Copies of an unaligned A count bytes of a run in 32 bits.
+_MOST_COPIED = 2**30
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,11 @@ class Shape:
     def sums(self) -> int:
         """Accumulators of a thread."""
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
+
+    @property
+    def row_tiles(self) -> int:
+        """Row tiles of 64 that a warp group multiplies."""
+        return self.bm // (ROWS * (1 if self.pingpong else self.consumers))
 
     def suits(self, m: int, n: int) -> bool:
         """Tell whether a tile is less than twice as wide and less than four times as high as D, or the least."""
@@ -161,7 +171,7 @@ def runs(problem: Gemm, name: str) -> Runs:
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
-    """Return the operands that TMA cannot read: these must be repacked.
+    """Return the operands that TMA cannot read: these are repacked, or A goes through registers.
 
     >>> from matmill.dtypes import F16
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 64, F16))
@@ -189,13 +199,36 @@ def straddling(problem: Gemm) -> tuple[str, ...]:
     )
 
 
+def why_not_registers(launched: Gemm, shape: Shape) -> str | None:
+    """Say why fragments of A cannot go through registers, or None."""
+    a = runs(launched, "A")
+    if launched.dtype not in _16_BITS:
+        return f"{launched.dtype.name} has no unaligned fragments"
+    if a.stride != 1 and a.length > 1:
+        return "elements of A are apart along both dimensions"
+    if max(launched.m, launched.k) >= _MOST_COPIED:
+        return f"{max(launched.m, launched.k)} rows or columns of A are more than its copies count"
+    if launched.precision == "high":
+        return "promoted sums need the registers of A's fragments"
+    if shape.row_tiles != 1 or shape.bm > 2 * ROWS or shape.cluster[1] != 1:
+        return "registers hold fragments of 64 rows of A, of one or two warp groups, which no other block loads"
+    return None
+
+
 def configured(
-    shape: Shape, problem: Gemm, arch: Arch, *, swap: bool = False, slices: int = 1, repack: Collection[str] = ()
+    shape: Shape,
+    problem: Gemm,
+    arch: Arch,
+    *,
+    swap: bool = False,
+    slices: int = 1,
+    repack: Collection[str] = (),
+    in_registers: bool = False,
 ) -> Config:
     """Return the constants of a shape for a problem.
 
     ``swap`` exchanges A and B, ``slices`` is the number of split-K slices, ``repack`` names operands that are repacked,
-    of the problem as it is launched.
+    and ``in_registers`` says that A's fragments go through registers, of the problem as it is launched.
     """
     launched = exchanged(problem) if swap else problem
     itemsize = launched.dtype.itemsize
@@ -203,11 +236,16 @@ def configured(
     direct = partial_sums or launched.d_dtype is F32
     d = runs(launched, "D")
     staged = 0 if direct else shape.staged or shape.bn
+    if in_registers and shape.bn == _WIDEST:  # room for another stage
+        staged = min(staged, ROWS)
     producer, consumer = _REGISTERS[shape.consumers]
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
     epilogue = NO_EPILOGUE if partial_sums else launched.epilogue
-    stages = _stages(shape, staged * itemsize)
+    a = runs(launched, "A")
+    stage = _stage_bytes(shape, a, in_registers=in_registers)
+    staging = shape.consumers * ROWS * staged * itemsize
+    stages = min(_MOST_STAGES, (_SHARED - _ALIGN - staging) // stage)
     config = Config.of(
         BM=shape.bm,
         BN=shape.bn,
@@ -219,8 +257,11 @@ def configured(
         CLUSTER_N=shape.cluster[1],
         CLUSTER_K=shape.cluster_k,
         GROUP_M=_group(shape),
-        A_K_INNER=int(runs(launched, "A").along_k),
+        A_K_INNER=int(a.along_k),
         B_K_INNER=int(runs(launched, "B").along_k),
+        A_IN_REGISTERS=int(in_registers),
+        # Two elements of k are one load where rows start on 4 bytes.
+        A_PAIRED=int(in_registers and a.along_k and a.align >= 4),
         STAGED=staged,
         D_TRANSPOSED=int(not direct and not d.along_k),
         # TMA stores whole 16 bytes, also behind the end of a row.
@@ -232,7 +273,7 @@ def configured(
         PROMOTED=PROMOTED_K * itemsize // SPAN if launched.precision == "high" else 0,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
-        SHARED_BYTES=_shared_bytes(shape, stages, staged * itemsize),
+        SHARED_BYTES=stages * stage + staging,
         **epilogue.constants,
     )
     repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
@@ -256,15 +297,12 @@ def _group(shape: Shape) -> int:
     return 16 if shape.bm == ROWS else 8 // shape.cluster[0]
 
 
-def _stages(shape: Shape, staged_bytes: int) -> int:
-    """Count the stages that fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
-    room = _SHARED - _ALIGN - _shared_bytes(shape, 0, staged_bytes)
-    return min(_MOST_STAGES, room // _shared_bytes(shape, 1, 0))
-
-
-def _shared_bytes(shape: Shape, stages: int, staged_bytes: int) -> int:
-    """Count the bytes of stages, their barriers, and the staging of D. The device asserts the same number."""
-    return stages * ((shape.bm + shape.bn) * SPAN + 16) + shape.consumers * ROWS * staged_bytes
+def _stage_bytes(shape: Shape, a: Runs, *, in_registers: bool) -> int:
+    """Count the bytes of a stage and its barriers. The device asserts the same number."""
+    rows_of_a = shape.bm * SPAN
+    if in_registers:  # 16 bytes more for each run of A
+        rows_of_a += VECTOR_BYTES * (shape.bm if a.along_k else ROWS)
+    return rows_of_a + shape.bn * SPAN + 16
 
 
 def cluster_blocks(config: Configs) -> Any:
@@ -315,7 +353,7 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     launched = as_launched(problem, config)
     wanted = configured(
         _shape_of(config), problem, arch, swap=bool(config["EXCHANGED"]), slices=config["SPLIT_K"],
-        repack=[name for name in "AB" if config[f"REPACK_{name}"]],
+        repack=[name for name in "AB" if config[f"REPACK_{name}"]], in_registers=bool(config["A_IN_REGISTERS"]),
     )  # fmt: skip
     return (
         _why_not_operands(launched, config)
@@ -338,6 +376,7 @@ _OF_PROBLEM = frozenset(
         "BK",
         "A_K_INNER",
         "B_K_INNER",
+        "A_PAIRED",
         "D_TRANSPOSED",
         "D_TMA",
         "D_PAIRED",
@@ -364,8 +403,13 @@ def _shape_of(config: Config) -> Shape:
 
 
 def _why_not_operands(launched: Gemm, config: Config) -> str | None:
+    if config["A_IN_REGISTERS"]:
+        if config["REPACK_A"]:
+            return "A goes through registers as it is, or is repacked"
+        if reason := why_not_registers(launched, _shape_of(config)):
+            return reason
     for name in unaligned(launched):
-        if not config[f"REPACK_{name}"]:
+        if not config[f"REPACK_{name}"] and not (name == "A" and config["A_IN_REGISTERS"]):
             return f"TMA needs rows of {name} that are contiguous and start on 16 bytes, or repacked ones"
     if not config["B_K_INNER"] and config["BN"] % ROWS:
         return f"BN = {config['BN']} is no multiple of the {ROWS} columns in a box of an MN-major B"

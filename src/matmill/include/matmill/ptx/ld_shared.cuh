@@ -15,6 +15,12 @@ __device__ __forceinline__ unsigned short ld_shared_u16(unsigned address) {
   return x;
 }
 
+__device__ __forceinline__ unsigned ld_shared_u32(unsigned address) {
+  unsigned x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+
 __device__ __forceinline__ uint4 ld_shared_v4(unsigned address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

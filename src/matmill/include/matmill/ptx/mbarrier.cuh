@@ -52,6 +52,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, unsi
                : "memory");
 }
 
+// Arrives once this thread's cp.async copies have landed; the barrier counts this arrival among those that it was
+// initialized for (.noinc).
+__device__ __forceinline__ void cp_async_mbarrier_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Whether the phase of that parity is over. May take some microseconds to answer no.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
   unsigned over;
