@@ -1,7 +1,7 @@
 """Recorded emulated runs are today's: what each rung needs in every record, and what it does where a run is short.
 
 The counters of the SGEMM ladder are compared in ``test_golden_counters.py`` and those of the hgemm ladder in float16 in
-``test_ladder_hgemm.py``, which run these ladders anyway.
+``test_ladders.py``, which run these ladders anyway.
 """
 
 from __future__ import annotations

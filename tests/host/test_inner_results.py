@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.test_cli_gpu import MILLISECONDS
 from host.test_inner_search import SearchGPU
 from lab import tensors
 from lab.clean_clock import Reading
@@ -27,6 +26,7 @@ from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.ladders.inner.subject import CASES, described, gram_of, inner_product
 from matmill.problem import Gemm
 from support.fake_torch import Tensor, product, stand_in
+from support.ladder_gpu import MILLISECONDS
 from support.scripts import run_script
 
 UNMEASURED = "No run on a GPU is recorded yet."

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.test_cli_gpu import FakeGPU
 from lab.compiler import KernelCompiler
 from lab.contest import Rules, contest
 from lab.inner.grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
@@ -37,6 +36,7 @@ from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 from support.compiled import headings_alone
 from support.fake_torch import product, stand_in
+from support.ladder_gpu import FakeGPU
 from support.scripts import run_script
 
 H200 = get("h200")

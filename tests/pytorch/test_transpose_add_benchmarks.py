@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,10 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from host.test_cli_gpu import MILLISECONDS
-from host.test_cli_ladder_transpose_add import SumGPU
 from lab import calls, tensors
 from lab.compiler import KernelCompiler
 from lab.contest import Rules
@@ -40,15 +40,40 @@ from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU
+from support.ladder_gpu import MILLISECONDS, FakeGPU, strided
+from support.named_arguments import named as named_arguments
 from support.scripts import run_script
 
 torch: Any = pytest.importorskip("torch")
 
 
+class SumGPU(FakeGPU):
+    """Adds and copies with NumPy what launches ask for."""
+
+    copied = 0
+
+    def launch(self, binary: Any, launch: Any, stream: object = None) -> None:
+        """Do what the kernel would."""
+        assert stream is None or hasattr(stream, "__cuda_stream__")
+        assert f".entry {launch.entry}(" in binary.ptx
+        if launch.entry == "stream_copy":
+            self.copied = 16 * int(launch.args[2])
+            ctypes.memmove(launch.args[1].address, launch.args[0].address, self.copied)
+            return
+        given = named_arguments(launch)
+        assert [float(given[name]) for name in ("alpha", "beta")] == [1.0, 1.0]
+        assert [int(given[f"{name}_batch"]) for name in "xyd"] == [0, 0, 0]
+        shape = int(given["m"]), int(given["n"])
+        steps = {name: (int(given[f"{name}_row"]), int(given[f"{name}_column"])) for name in "xyd"}
+        x, y, d = (strided(given[name.upper()], shape, steps[name], np.float32) for name in "xyd")
+        d[...] = x + y
+        d[-1:, -1:].view(np.int32)[...] ^= launch.entry == self.wrong
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     """Provide torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
-    fake = SumGPU(F32)
+    fake = SumGPU()
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
     monkeypatch.setattr(device_copy, "LEAST", 4096)
@@ -215,7 +240,7 @@ class SearchGPU(SumGPU):
 @pytest.fixture
 def search_gpu(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     assert gpu.live == {}
-    fake = SearchGPU(F32)
+    fake = SearchGPU()
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     return fake
 
