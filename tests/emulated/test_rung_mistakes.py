@@ -24,7 +24,7 @@ COPY_NEXT = "if (k0 + BK < k) copy(k0 + BK, buffer ^ 1);"
 LOOP_WAIT = "ptx::cp_async_wait<STAGES - 2>();"
 ALL_LANDED = "matmill::ptx::cp_async_wait<0>();"
 ADDED = "atomicAdd(&sums[row * n + column], shares[0])"
-#: Where a hazard may be besides the kernel's own file: what wraps a copy, a fragment, a word, the next tiles, a sum over a block.
+#: What wraps a copy, a fragment, a word, the next tiles, a sum over a block: a hazard may be there.
 WRAPPERS = {"cp_async.cuh", "mma.cuh", "word.cuh", "next_tiles.cuh", "block_sum.cuh"}
 #: Barriers in a rung's own file: each is taken away.
 BARRIERS = {
