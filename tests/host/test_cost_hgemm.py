@@ -1,20 +1,14 @@
-"""The cost model of 16-bit products: what bounds them, when padding pays, and that a fit finds its constants."""
+"""The cost model of 16-bit products: what bounds them, and when repacking pays."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from lab.gemm.tiles import read
-from lab.model_fit import Found, Samples, Verdict, fit, judge
-from lab.models import MODELS
 from matmill.arch import ARCHES, Arch, get
 from matmill.choose import Choice, choose_from
-from matmill.dtypes import BF16, F16, F32, DType
+from matmill.dtypes import BF16, F16, DType
 from matmill.kernels.hgemm import cost, space
 from matmill.kernels.shared.model import PRICES, Prediction
 from matmill.ladders.hgemm.subject import half_product
@@ -23,10 +17,6 @@ from matmill.registry import PRODUCTION
 
 H200 = get("h200")
 LARGE = Gemm(8192, 8192, 8192, F16)
-MODEL = MODELS["hgemm"].model
-TRUTH = replace(cost.DEFAULT, mma_share=0.7, read_share=0.8, fill_cycles=4000.0, copy_slots=9.0, element_slots=20.0)
-_NOISE = 0.02
-
 
 _OTHERS = tuple(one for one in PRODUCTION if one.kernel.entry not in {"wgmma_gemm", "thin"})
 
@@ -133,26 +123,6 @@ def test_small_products_are_not_worth_the_launch_that_packs(size: tuple[int, int
     assert min(result.seconds - result["repack"] for result in repacking) < _best(small).seconds  # but for that launch
 
 
-def test_repacking_costs_what_is_copied() -> None:
-    odd = half_product(4095, 2047, 1023)
-
-    def pad(problem: Gemm, pads: tuple[int, int]) -> float:
-        config = next(config for config in space(problem, H200) if config["REPACK_A"] and config["REPACK_B"])
-        asked = cost.demand(problem, config.launched(REPACK_A=pads[0], REPACK_B=pads[1]), H200)
-        return cost.times(asked, cost.DEFAULT)["repack"]
-
-    a, b, both = pad(odd, (1, 0)), pad(odd, (0, 1)), pad(odd, (1, 1))
-    assert pad(odd, (0, 0)) == 0
-    assert b < a < both < a + b  # one launch
-    gram = replace(odd, n=odd.m, b_strides=(1, odd.k), b_align=2, gram=True)
-    assert pad(gram, (1, 1)) == pytest.approx(a)
-    apart = replace(odd, a_strides=(4 * odd.k, 4))
-    assert pad(apart, (1, 0)) - PRICES.second > 2 * (a - PRICES.second)
-    launch = PRICES.second
-    assert pad(replace(odd, batch=3), (1, 1)) - launch == pytest.approx(3 * (both - launch))
-    assert pad(replace(odd, batch=3, b_batch=0), (0, 1)) == pytest.approx(b)
-
-
 def test_parts_of_k_cost_a_second_launch() -> None:
     problem = Gemm(128, 128, 65536, F16)
     configs = [config for config in space(problem, H200) if config["BM"] == config["BN"] == 64]
@@ -164,67 +134,3 @@ def test_parts_of_k_cost_a_second_launch() -> None:
         result = cost.explain(problem, config, H200)
         assert result["second"] >= PRICES.second
         assert result.seconds < cost.explain(problem, whole, H200).seconds / 4
-
-
-#: Products of every kind: large and small, repacked, with elements that go through registers, split-K.
-KINDS = [
-    LARGE, half_product(500, 500, 500), half_product(1023, 1023, 1023), half_product(255, 4095, 77, BF16),
-    half_product(128, 128, 65536), half_product(4000, 120, 40), half_product(8191, 64, 1024),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [name for name in MODEL.names if name not in {"overlap", "pace_overlap"}])
-def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
-    more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
-    changes = [
-        after.seconds - before.seconds
-        for problem in KINDS
-        for before, after in zip(_all(problem), _all(problem, constants=more), strict=True)
-    ]
-    assert any(changes)
-    faster = name.endswith("_share") or name == "l2_bytes"
-    assert all(change <= 0 if faster else change >= 0 for change in changes)
-
-
-def _measured(sizes: list[tuple[int, int, int]]) -> list[Found[Gemm]]:
-    """Return what a search would find on a GPU with the constants TRUTH."""
-    noise = np.random.default_rng(4)
-    result: list[Found[Gemm]] = []
-    for size in sizes:
-        problem = half_product(*size, BF16 if len(result) % 2 else F16)
-        configs = space(problem, H200)
-        exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
-        seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)
-        part = "judge" if len(result) % 3 == 2 else "fit"
-        result.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
-    return result
-
-
-def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
-    sides = (64, 200, 512, 511, 1000, 1023, 1021, 2048, 2047, 4096, 4095, 8192, 8191)
-    slabs = [
-        (16, 4096, 4096),
-        (17, 4095, 4095),
-        (128, 128, 65536),
-        (127, 127, 65537),
-        (4096, 4096, 64),
-        (4095, 4095, 63),
-    ]
-    result = _measured([*((side, side, side) for side in sides), *slabs])
-    samples = Samples(MODEL, [one for one in result if one.part == "fit"], H200)
-    fitted = fit(samples, starts=1)
-    assert samples.loss(fitted) < 1.1 * samples.loss(TRUTH) < 0.3 * samples.loss(cost.DEFAULT)
-    verdict = Verdict.of(judge(MODEL, [one for one in result if one.part == "judge"], H200, fitted))
-    assert verdict.every_error < 2 * _NOISE
-    assert verdict.regret is not None
-    assert 1 <= verdict.regret < 1.05
-
-
-def test_records_are_read_back(tmp_path: Path) -> None:
-    (wanted,) = _measured([(1021, 1021, 1021)])
-    names = {str(config): seconds for config, seconds in zip(wanted.configs, wanted.seconds, strict=True)}
-    record = {"m": 1021, "n": 1021, "k": 1021, "dtype": "float16", "fit": True, "extra": []}
-    records = [{**record, "seconds": {"torch.mm": 2e-5, **names}}, {**record, "dtype": F32.name, "seconds": {}}]
-    path = tmp_path / "tiles.json"
-    path.write_text(json.dumps({"environment": {}, "records": records}))
-    assert read([path]) == [replace(wanted, library=2e-5)]
