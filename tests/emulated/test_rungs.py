@@ -91,9 +91,10 @@ def sgemm_rows() -> Iterator[Row]:
     """Yield odd sizes where a rung takes them, else whole tiles with several steps of k and with none."""
     for name, shapes in ODD.items():
         yield from ((name, Case(*shape, layout="row", beta=-0.5 * (at == 0)), {}) for at, shape in enumerate(shapes))
-    for name in of("sgemm")[5:-1]:
-        m, n, k = WHOLE[name.split("/")[1]]
-        yield from ((name, Case(m, n, depth, layout="row", alpha=1.25, beta=-0.5), {}) for depth in (0, k))
+    for depth in (1, 0):
+        for name in of("sgemm")[5:-1]:
+            m, n, k = WHOLE[name.split("/")[1]]
+            yield name, Case(m, n, depth * k, layout="row", alpha=1.25, beta=-0.5), {}
 
 
 def mma_rows() -> Iterator[Row]:

@@ -15,14 +15,10 @@ from matmill.kernel import Production
 from matmill.kernels.inner import INNER, cost, space
 from matmill.kernels.inner.mma import why_not_mma
 from matmill.kernels.inner.passes import (
-    FRAGMENTS,
-    busiest,
     groups,
     k_groups,
-    on_diagonal,
     outputs_of,
     remainder,
-    tile_of,
 )
 from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
@@ -45,45 +41,35 @@ def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
     )
 
 
+#: Sizes at which FMAs would be the limit, by type, and how much an odd k exceeds an even one.
+OFFERED = {
+    "float32": ([(24, 24), (64, 64), (65, 65), (96, 80), (33, 50), (128, 128)], 1),
+    **dict.fromkeys(("float16", "bfloat16"), (((8, 8), (16, 16), (64, 48), (33, 50), (127, 127)), 2)),
+    "float64": ([(16, 16), (24, 24), (33, 50), (64, 64), (100, 20)], 1),
+}
+
+
 @pytest.mark.parametrize("layout", ["row", "column"])
-@pytest.mark.parametrize(("m", "n"), [(24, 24), (64, 64), (65, 65), (96, 80), (33, 50), (128, 128)])
-@pytest.mark.parametrize("k", [K, K + 1])
-def test_float32_is_offered_them_where_fmas_would_be_the_limit(m: int, n: int, k: int, layout: str) -> None:
-    problem = inner_product(m, n, k, ALL["float32"], layout)
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "k"),
+    [(dtype, m, n, K + more) for dtype, (sizes, odd) in OFFERED.items() for m, n in sizes for more in (0, odd)],
+)
+def test_they_are_offered_where_they_fit(dtype: str, m: int, n: int, k: int, layout: str) -> None:
+    problem = inner_product(m, n, k, ALL[dtype], layout)
     result = on_tensor_cores(problem)
     assert result
     for config in result:
         assert fits(config, problem), str(config)
-        assert config["STAGES"] >= 2
         assert 1 <= k_groups(config) <= groups(config)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("m", "n"), [(8, 8), (16, 16), (64, 48), (33, 50), (127, 127)])
-@pytest.mark.parametrize("k", [K, K + 2])
-@pytest.mark.parametrize("layout", ["row", "column"])
-def test_16_bit_matrices_are_offered_them(m: int, n: int, k: int, dtype: str, layout: str) -> None:
-    problem = inner_product(m, n, k, ALL[dtype], layout)
-    result = on_tensor_cores(problem)
-    assert result
-    assert all(fits(config, problem) for config in result)
-    # Neighbouring columns are loaded in pairs, if their number is even.
-    assert layout == "column" or n % 2 or all(config["TN"] % 2 == config["F_GROUP"] % 2 == 0 for config in result)
-
-
-@pytest.mark.parametrize("layout", ["row", "column"])
-@pytest.mark.parametrize(("m", "n"), [(16, 16), (24, 24), (33, 50), (64, 64), (100, 20)])
-@pytest.mark.parametrize("k", [K, K + 1])
-def test_float64_is_offered_them_where_the_gpu_has_such(m: int, n: int, k: int, layout: str) -> None:
-    problem = inner_product(m, n, k, ALL["float64"], layout)
-    result = on_tensor_cores(problem)
-    assert result
-    assert all(fits(config, problem) for config in result)
-    assert on_tensor_cores(problem, "a100")
-    assert not on_tensor_cores(problem, "rtx4090")
-    text = INNER.with_config(result[0]).why_not(problem, get("rtx4090"))
-    assert text is not None
-    assert "has no tensor cores for float64" in text
+        assert dtype != "float32" or config["STAGES"] >= 2
+        # Neighbouring columns of 16 bits are loaded in pairs, if their number is even.
+        single = layout == "column" or n % 2 or ALL[dtype].itemsize > 2
+        assert single or config["TN"] % 2 == config["F_GROUP"] % 2 == 0
+    if dtype == "float64":
+        assert on_tensor_cores(problem, "a100")
+        assert not on_tensor_cores(problem, "rtx4090")
+        text = INNER.with_config(result[0]).why_not(problem, get("rtx4090"))
+        assert "has no tensor cores for float64" in (text or "")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -165,17 +151,6 @@ def test_other_types_and_gram_matrices_have_no_remainder(problem: Gemm) -> None:
     assert text is not None
 
 
-@pytest.mark.parametrize("down", range(1, 6))
-def test_schedulers_share_out_the_quicker_tiles_of_a_gram_matrix(down: int) -> None:
-    config = Config.of(GRAM=1, DOWN=down, S=16 * down * (down + 1))
-    half = on_diagonal(config, FRAGMENTS[4])
-    assert half.count(True) == down
-    assert len(half) == down * (down + 1) // 2
-    # In three groups' warps no scheduler has more than one tile above its share.
-    warps = 3 * len(half)
-    assert busiest(half, warps, 1.0, 0.5) <= 3 * (len(half) - down / 2) / 4 + 1
-
-
 @pytest.mark.parametrize("layout", ["row", "column"])
 @pytest.mark.parametrize(("m", "wide"), [(3, False), (96, True), (128, True)])
 def test_the_model_takes_them_for_wide_products(m: int, wide: bool, layout: str) -> None:
@@ -224,13 +199,6 @@ def test_a_k_group_has_a_thread_for_each_unaligned_row() -> None:
     assert why_not_mma(ODD, one, H200) is None
     text = why_not_mma(ODD, one.replace(U=one["BS"] // one["S"]), H200)
     assert text == "k-groups of 32 threads: fewer than unaligned rows or columns"
-
-
-@pytest.mark.parametrize(("down", "across"), [(8, 8), (4, 8), (8, 2), (1, 8), (4, 1), (2, 4), (16, 1)])
-def test_every_tile_of_plain_fmas_belongs_to_a_thread(down: int, across: int) -> None:
-    threads = down * across
-    tiles = {tile_of(s, down, across, threads, 0) for s in range(threads)}
-    assert tiles == {(i, j) for i in range(down) for j in range(across)}
 
 
 def test_a_block_of_plain_fmas_is_one_k_group_with_a_sum_for_each_output() -> None:

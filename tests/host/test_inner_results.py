@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from dataclasses import replace
 from math import isinf
 from pathlib import Path
@@ -17,13 +16,13 @@ from host.test_inner_search import SearchGPU
 from lab import tensors
 from lab.clean_clock import Reading
 from lab.inner import compare as inner_compare
-from lab.inner.groups import GROUPS, must_beat_library, problems, wanted
+from lab.inner.groups import GROUPS
 from lab.inner.report import FORMAT, LIBRARY, OURS, Entry, cells, entries, page, recorded_comparisons, rows_of, said
 from matmill.arch import get
 from matmill.bench.probe import samples
 from matmill.bench.timing.clock import Clock
-from matmill.dtypes import ALL, BF16, F16, F32, F64
-from matmill.ladders.inner.subject import CASES, described, gram_of, inner_product
+from matmill.dtypes import BF16, F16, F32, F64
+from matmill.ladders.inner.subject import described, gram_of, inner_product
 from matmill.problem import Gemm
 from support.fake_torch import Tensor, product, stand_in
 from support.ladder_gpu import MILLISECONDS
@@ -31,51 +30,6 @@ from support.scripts import run_script
 
 UNMEASURED = "No run on a GPU is recorded yet."
 H200 = get("h200")
-
-
-# Groups
-
-
-def test_the_groups_hold_what_is_to_be_published() -> None:
-    bandwidth = problems(["bandwidth"])
-    assert {(p.m, p.dtype.name) for p in bandwidth if p.m == p.n} >= {(s, d) for s in range(1, 17) for d in ALL}
-    assert all((p.m + p.n) * p.k >= 10**8 and max(p.m, p.n) <= 16 for p in bandwidth)
-    assert any(p.k % 2 for p in bandwidth)
-    assert any(p.gram for p in bandwidth)
-    cases = problems(["cases"])
-    assert {(p.m, p.n, p.k) for p in cases} == set(CASES.values())
-    assert cases[-1].k == 2 * 10**9
-    assert 4 * (cases[-1].m + cases[-1].n) * cases[-1].k < 120e9
-    fma = problems(["fma"])
-    assert all(16 < max(p.m, p.n) <= 128 for p in fma)
-    small = problems(["small"])
-    assert all(10**4 <= p.k <= 10**6 for p in small)
-    assert {p.k for p in small} >= {10**4, 10**5, 10**6}
-    for name in GROUPS:
-        result = problems([name])
-        assert len(set(result)) == len(result)
-        if name != "cases":
-            assert set(Counter(p.dtype.name for p in result)) == set(ALL)
-
-
-@pytest.mark.parametrize(
-    ("group", "problem", "goal", "must"),
-    [
-        ("bandwidth", inner_product(16, 16, 10**8), 0.9, True),
-        ("bandwidth", inner_product(16, 16, 10**8, F64), 0.85, True),
-        ("bandwidth", inner_product(12, 12, 10**8, F16), 0.85, True),
-        ("bandwidth", inner_product(13, 2, 10**8, BF16), None, True),
-        ("cases", inner_product(7, 7, 10**8), 0.9, True),
-        ("fma", inner_product(128, 128, 10**7), 0.75, True),
-        ("fma", inner_product(33, 33, 10**7, F64), None, False),
-        ("fma", inner_product(24, 17, 10**7, F16), None, True),
-        ("fma", inner_product(25, 17, 10**7, F16), None, False),
-        ("small", inner_product(128, 128, 10**4), None, True),
-    ],
-)
-def test_what_is_asked_of_a_product(group: str, problem: Gemm, goal: float | None, *, must: bool) -> None:
-    assert wanted(group, problem) == goal
-    assert must_beat_library(problem) == must
 
 
 # Entries

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from lab.compiler import KernelCompiler
 from lab.contest import Rules, contest
-from lab.inner.grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
+from lab.inner.grids import fit_grid, judge_grid
 from lab.inner.matrices import InnerMatrices
 from lab.inner.report import LIBRARY
 from lab.inner.search import SEARCH, Task, candidates, mma_tasks, numbers, read, tasks
@@ -30,7 +29,7 @@ from matmill.errors import ArgumentError
 from matmill.jit.compile import Binary
 from matmill.kernels.inner import INNER, cost
 from matmill.kernels.inner.space import space
-from matmill.ladders.inner.subject import gram_of, inner_product, layout_of
+from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.launch import Launch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
@@ -49,26 +48,6 @@ def configs(found: Sequence[Candidate]) -> list[Config]:
 
 
 # Grids
-
-
-def test_the_grids_cover_what_the_model_must_predict() -> None:
-    fit = fit_grid(1)
-    judge = judge_grid(1, fit)
-    assert (len(fit), len(judge)) == (152, 200)
-    assert not set(fit) & set(judge)
-    for grid in (fit, judge):
-        assert len(set(grid)) == len(grid)
-        assert {p.dtype.name for p in grid} == set(ALL)
-        assert set(Counter(layout_of(p) for p in grid)) == {"row", "column", "gram"}
-        assert min(Counter(p.dtype.name for p in grid).values()) >= 25
-        assert all(1 <= p.m <= 128 and 1 <= p.n <= 128 and LEAST_K <= p.k <= MOST_K for p in grid)
-        assert all(p.least_bytes < MOST_BYTES * 1.001 for p in grid)
-        assert {len(str(p.k)) for p in grid} >= {5, 6, 7, 8, 9}
-        assert 0.25 < sum(p.k % 2 for p in grid) / len(grid) < 0.75
-    small = sum(max(p.m, p.n) <= 32 for p in judge)
-    assert small > 100
-    assert judge_grid(2, fit) != judge
-    assert judge_grid(1, fit) == judge
 
 
 def test_a_part_of_the_fit_grid_is_searched_exhaustively_and_all_judges_come_before_any_twice() -> None:
@@ -369,8 +348,8 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path))
-    _search(monkeypatch, 6, [inner_product(1, 1, 10_000, F32)])
+    _search(monkeypatch, 3, [inner_product(1, 1, 10_000, F32)])
     _run(monkeypatch, "--compile-only", "--arch", "a100", "--workers", 1)
     text = capsys.readouterr().out
     assert "kernels for sm_80 in" in text
-    assert len(list(tmp_path.iterdir())) == int(text.split()[0]) > 2
+    assert len(list(tmp_path.iterdir())) == int(text.split()[0]) > 1

@@ -27,7 +27,7 @@ from matmill.kernel import Kernel
 from matmill.launch import Launch, Pointer
 from matmill.runtime import gpu
 from matmill.runtime.gpu import GPU
-from matmill.runtime.memory import Allocation
+from support.ladder_gpu import FakeGPU
 
 ARCH = replace(get("h200"), l2_bytes=256 * 1024)
 CLOCK = 1.9e9
@@ -63,7 +63,7 @@ _INPUTS = ("float16", "bfloat16", "tf32", "float64")
 _SHAPES = {8: 16 * 8 * 8, 16: 16 * 8 * 16}
 
 
-class FakeGPU:
+class ProbeGPU(FakeGPU):
     """A GPU made of host memory and of formulas for how long each probe kernel takes.
 
     ``truth`` are its figures. ``lost`` is the entry point that does not do what it should: a chase ends elsewhere, a
@@ -71,35 +71,12 @@ class FakeGPU:
     """
 
     def __init__(self, truth: dict[str, float], lost: str = "", arch: Arch = ARCH) -> None:
+        super().__init__(free=2**24)
         self.arch = arch
         self.truth = truth
         self.lost = lost
         self.now = 0.0
         self.events: list[float] = []
-        self.memory: dict[int, NDArray[np.uint8]] = {}
-
-    def empty(self, nbytes: int) -> Allocation:
-        """Return memory that holds rubbish."""
-        return Allocation(self, nbytes)
-
-    def upload(self, array: NDArray[Any], _name: str) -> Allocation:
-        """Return a copy of an array."""
-        result = self.empty(array.nbytes)
-        result.write(array)
-        return result
-
-    def allocate(self, nbytes: int) -> int:
-        """Return the address of new memory."""
-        block = np.full(nbytes, 0xAA, np.uint8)
-        self.memory[block.ctypes.data] = block
-        return int(block.ctypes.data)
-
-    def free(self, address: int) -> None:
-        """Forget memory."""
-        del self.memory[address]
-
-    def synchronize(self) -> None:
-        """Wait for nothing: nothing is ever in flight."""
 
     frame = GPU.frame
 
@@ -121,13 +98,9 @@ class FakeGPU:
             self.events[args[0]] = self.now
         if name == "cuEventElapsedTime":
             return 1e3 * (self.events[args[1]] - self.events[args[0]])
-        if name == "cuMemsetD8":
-            ctypes.memset(*args)
-        if name in {"cuMemcpyHtoD", "cuMemcpyDtoH"}:
-            ctypes.memmove(*args)
-        return {"cuMemGetInfo": 2**24, "cuStreamCreate": 7}.get(name)
+        return super().call(name, *args)
 
-    def launch(self, binary: Binary, launch: Launch, stream: object) -> None:
+    def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
         """Take the time that the kernel would, and leave what the probe looks at."""
         assert hasattr(stream, "__cuda_stream__")
         # All blocks are resident, but where the order of addresses is what counts.
@@ -149,7 +122,7 @@ class FakeGPU:
         ring, result, start, warm, trips = _arguments(launch)
         assert isinstance(ring, Pointer)
         steps = int(warm) + int(trips) * constants["LENGTH"]
-        nbytes, at = self.memory[ring.address].nbytes, int(start)
+        nbytes, at = self.live[ring.address].nbytes, int(start)
         if launch.entry == "chase_shared":
             following = _at(ring, np.uint32, nbytes // 4).tolist()
             for _ in range(steps):
@@ -219,12 +192,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runs, "binary", binary)
 
 
-def found(machine: FakeGPU) -> Probed:
+def found(machine: ProbeGPU) -> Probed:
     return probe(machine)  # type: ignore[arg-type]  # stands in for the GPU
 
 
 def test_what_is_found_is_what_the_machine_can_do() -> None:
-    machine = FakeGPU(TRUTH)
+    machine = ProbeGPU(TRUTH)
     steps: list[tuple[str, int, int]] = []
     result = probe(machine, lambda *step: steps.append(step))  # type: ignore[arg-type]  # stands in for the GPU
     assert set(result.spreads) == set(TRUTH) | {"enqueue_seconds"}
@@ -246,16 +219,16 @@ def test_what_is_found_is_what_the_machine_can_do() -> None:
 
 
 def test_all_memory_is_given_back() -> None:
-    machine = FakeGPU(TRUTH)
+    machine = ProbeGPU(TRUTH)
     found(machine)
-    assert machine.memory == {}
+    assert machine.live == {}
 
 
 def test_a_turing_has_one_matrix_rate() -> None:
     slower = {**TRUTH, "fma64_flops": 0.2e12, "fma_flops": 8e12, "fma_outer_flops": 7e12, "shared_bytes_per_s": 4e12}
     slower |= {"read_bytes_per_s": 3e11, "copy_bytes_per_s": 3e11, "write_bytes_per_s": 3e11, "clock_hz": CLOCK}
     slower["matrix_flops, float16"] = 50e12
-    result = found(FakeGPU(slower, arch=replace(get("t4"), l2_bytes=256 * 1024)))
+    result = found(ProbeGPU(slower, arch=replace(get("t4"), l2_bytes=256 * 1024)))
     assert result.measured.matrix_flops == {"float16": pytest.approx(50e12, rel=1e-3)}
 
 
@@ -273,7 +246,7 @@ def test_a_turing_has_one_matrix_rate() -> None:
 )
 def test_figures_that_cannot_be_are_refused_by_name(change: dict[str, float], words: str) -> None:
     with pytest.raises(MatmillError, match=words):
-        found(FakeGPU({**TRUTH, **change}))
+        found(ProbeGPU({**TRUTH, **change}))
 
 
 @pytest.mark.parametrize(
@@ -286,10 +259,10 @@ def test_figures_that_cannot_be_are_refused_by_name(change: dict[str, float], wo
     ],
 )
 def test_kernels_that_did_not_do_their_work_are_found_out(entry: str, words: str) -> None:
-    machine = FakeGPU(TRUTH, lost=entry)
+    machine = ProbeGPU(TRUTH, lost=entry)
     with pytest.raises(MatmillError, match=words):
         found(machine)
-    assert machine.memory == {}
+    assert machine.live == {}
 
 
 def test_a_median_outweighs_a_run_that_was_disturbed() -> None:
@@ -322,9 +295,9 @@ CANNED = Probed(
 
 
 @pytest.fixture
-def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
+def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProbeGPU:
     """Provide a GPU that was probed in no time, and a cache folder of one's own."""
-    machine = FakeGPU(TRUTH, arch=get("h200"))
+    machine = ProbeGPU(TRUTH, arch=get("h200"))
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index: machine))
     monkeypatch.setattr(command, "probe", lambda _gpu, _report: CANNED)
@@ -333,7 +306,9 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     return machine
 
 
-def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_every_figure_beside_the_data_sheet(
+    present: ProbeGPU, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["probe"]) == cli.OK
     text = capsys.readouterr().out
     lines = {line.split("  ")[0].strip(): line for line in text.splitlines()}
@@ -354,7 +329,7 @@ def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, caps
 
 
 def test_json_goes_to_stdout_and_the_file_where_it_is_asked_for(
-    present: FakeGPU, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    present: ProbeGPU, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.json"
     assert main(["probe", "--json", "--out", str(path)]) == cli.OK
