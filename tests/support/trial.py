@@ -109,11 +109,6 @@ class Trial:
         return self.product.excess(self.kernel)
 
 
-def in_place(kernel: Kernel[Gemm], shape: tuple[int, int, int], *, alpha: float = 1.0, beta: float = 0.0) -> Trial:
-    """Return a product of packed float32 matrices that is written over C."""
-    return Trial(kernel, Case(*shape, layout="row", alpha=alpha, beta=beta), in_place=True)
-
-
 def hazards(trial: Trial, *, schedule: int = 0) -> list[str]:
     """Return what the race detector says of all launches."""
     return [str(hazard) for report in trial.run(schedule=schedule) for hazard in report.hazards]
