@@ -94,6 +94,7 @@ def _sums(*problems: Geam) -> list[tuple[Geam, Any]]:
     return [(problem, config) for problem in problems for config in tiles.space(problem, get("h200"))]
 
 
+FEW = transpose_add_problem(30, 10**6, I8)
 #: Problems of every kind with their configurations, and the constants of which more is faster.
 KINDS: dict[str, tuple[Callable[[], list[tuple[Any, Any]]], set[str]]] = {
     "hgemm": (
@@ -119,7 +120,6 @@ KINDS: dict[str, tuple[Callable[[], list[tuple[Any, Any]]], set[str]]] = {
         {"copy_share", "issue_share"},
     ),
 }
-FEW = transpose_add_problem(30, 10**6, I8)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -169,8 +169,8 @@ def test_why_not_names_the_multiple(label: str) -> None:
     kernel = BY_LABEL[label].kernel
     assert kernel.why_not(Gemm(*whole), H200) is None
     for at, name in enumerate("mnk"):
-        more = tuple(size + (place == at) for place, size in enumerate(whole))
-        reason = kernel.why_not(Gemm(*more), H200) or ""
+        m, n, k = more = [size + (place == at) for place, size in enumerate(whole)]
+        reason = kernel.why_not(Gemm(m, n, k), H200) or ""
         match = re.fullmatch(rf"{name} = {more[at]} is not a multiple of (\d+)", reason)
         assert match is not None, reason
         assert whole[at] % int(match[1]) == 0
