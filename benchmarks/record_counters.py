@@ -3,7 +3,9 @@
     python benchmarks/record_counters.py --ladder sgemm --out tests/golden/nsight_sgemm_256.json
     python benchmarks/record_counters.py --ladder hgemm --out tests/golden/nsight_hgemm_256.json
 
-Runs ``launches.py gemm`` under ``ncu``, which must be on the PATH and allowed to read the GPU's counters.
+Launches the rungs under ``ncu``, which must be on the PATH and allowed to read the GPU's counters: each once on random
+matrices at 256 cubed, or at the nearest size that it takes. ``--launch FILE`` does that alone, checks the results, and
+writes what was launched, in order. Exits with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +21,20 @@ from pathlib import Path
 
 from matmill.bench.environment import describe
 from matmill.emulator import Counters
+from matmill.jit.steps import binaries
+from matmill.kernel import GemmOperands, Rung
+from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.hgemm.subject import half_product
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.selection import nearest
+from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.problem import Gemm
+from matmill.runtime.gpu import GPU
+
+RUNGS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": SGEMM, "hgemm": HGEMM}
+SIDE, SEED = 256, 20261120
+#: Every byte of a float that is NaN.
+NAN_BYTE = 0xFF
 
 #: What cp.async counts, besides the metrics that the emulator names.
 LDGSTS = ("global_op_ldgsts", "shared_op_ldgsts")
@@ -48,11 +64,40 @@ def metrics(ncu: str) -> list[str]:
     return [f"{name}.sum" for name in (*ours, *extra)]
 
 
+def launch(gpu: GPU, ladder: str, order: Path) -> bool:
+    """Launch every rung of a ladder into a poisoned output; write what ran, in order, and tell whether all is right."""
+    subject = LADDERS[ladder].subject
+    asked = half_product(SIDE, SIDE, SIDE) if ladder == "hgemm" else Gemm(SIDE, SIDE, SIDE)
+    rows, right = [], True
+    for rung in RUNGS[ladder]:
+        size, reason = nearest(rung, asked, gpu.arch, subject)
+        if size is None:
+            print(f"{rung.label}: not launched, {reason}")
+            continue
+        kernel, inputs = rung.kernel_for(size, gpu.arch), subject.inputs(SEED).of(size)
+        with (
+            gpu.upload(inputs.a, "A") as a,
+            gpu.upload(inputs.b, "B") as b,
+            gpu.empty(size.m * size.n * size.dtype.itemsize) as d,
+        ):
+            d.fill_bytes(NAN_BYTE)
+            to_d = d.pointer("D")
+            operands = GemmOperands(a.pointer("A"), b.pointer("B"), to_d, to_d)
+            for binary, launched in binaries(kernel, size, operands, gpu.arch.target):
+                gpu.launch(binary, launched)
+            gpu.synchronize()
+            ok = subject.check(inputs, kernel, d.download((size.m, size.n), size.dtype.numpy)).ok
+        print(f"{rung.label} {size}{'' if ok else '  WRONG'}", flush=True)
+        rows.append({"rung": rung.label, "entry": kernel.entry, "problem": subject.record(size)})
+        right = right and ok
+    order.write_text(json.dumps(rows))
+    return right
+
+
 def profile(ncu: str, ladder: str, names: str, order: Path) -> list[dict[str, object]]:
     """Return every rung with what ncu counts for it."""
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", names]
-    script = Path(__file__).with_name("launches.py")
-    command += [sys.executable, str(script), "gemm", "--ladder", ladder, "--workers", "0", "--out", str(order)]
+    command += [sys.executable, __file__, "--ladder", ladder, "--launch", str(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"ncu failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -88,10 +133,14 @@ def merged(runs: list[list[dict[str, object]]]) -> list[dict[str, object]]:
 def main() -> None:
     """Profile all rungs and write the golden file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ladder", choices=("sgemm", "hgemm"), required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--ladder", choices=RUNGS, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="the golden file to write")
+    what.add_argument("--launch", type=Path, metavar="FILE", help="launch alone, and write the order to FILE")
     parser.add_argument("--runs", type=int, default=3, help="how often to count; what differs is kept apart")
     args = parser.parse_args()
+    if args.launch is not None:
+        sys.exit(0 if launch(GPU.get(0), args.ladder, args.launch) else 1)
     ncu = shutil.which("ncu")
     if ncu is None:
         sys.exit("ncu: not on the PATH; it comes with NVIDIA Nsight Compute")

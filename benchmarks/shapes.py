@@ -2,12 +2,15 @@
 
     python benchmarks/shapes.py --out benchmarks/results/shapes_h200.json --seconds 300
 
-Batches of small products, tall times small, outer products, few rows, sizes off the tile grid, float32 squares. Of each
-kernel the configurations with the least predicted time are timed, ``--each`` of them, or ``--every`` one. All are
-compiled first, by as many processes as there are cores. Each result is compared with float64 in products and rows drawn
-at random. Then the configurations, torch.matmul and a kernel that reads and writes as many bytes as the product needs
-run interleaved with a cold L2. The record is written after each problem; no problem is begun after ``--seconds``. Exits
-with 1 where a result is wrong.
+Batches of small products, tall times small, outer products, few rows, sizes off the tile grid, float32 squares. Where
+``--only`` names them, also squares and layers of 16 bits (``layers``), and few outputs of a long k (``long k``), which
+find L2 cold and clean. Of each kernel the configurations with the least predicted time are timed, ``--each`` of them;
+``--every`` names a kernel whose configurations are all timed, for the fit of its cost model.
+
+All are compiled first, by as many processes as there are cores. Each result is compared with float64 in products and
+rows drawn at random. Then the configurations, torch.matmul and a kernel that reads and writes as many bytes as the
+product needs run interleaved with a cold L2. The record is written after each problem; no problem is begun after
+``--seconds``. Exits with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -17,17 +20,19 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.clean_clock import clean_clock
 from lab.compiler import compile_sources
 from lab.enqueue import enqueuer
 from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, packed
 from lab.tensors import random_operands
 from matmill.arch import Arch
 from matmill.bench.environment import describe
+from matmill.bench.problems.error_bounds import random_limit
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.choose import choose
 from matmill.dtypes import ALL, F32, DType
@@ -117,9 +122,35 @@ _CLASSES: tuple[tuple[str, tuple[str, ...], tuple[tuple[int, int, int], ...], in
 )
 
 
-def tasks() -> Iterator[Task]:
-    """Yield every problem, class by class."""
-    for kind, dtypes, sizes, batch, layouts in _CLASSES:
+#: Elements of A and B together of a product with a long k, and its rows and columns.
+_LONG, _LONG_ELEMENTS = "long k", 10**8
+_SIDES = (
+    *((1, 1), (2, 4), (3, 3), (5, 9), (8, 8), (12, 16), (16, 16)),
+    *((33, 5), (32, 32), (64, 64), (100, 20), (128, 128)),
+)
+#: Classes that are measured where they are named: few outputs of a long k; squares, layers and others of 16 bits.
+_NAMED = (
+    *(
+        (_LONG, _EVERY, tuple((m, n, _LONG_ELEMENTS // (m + n) // 64 * 64 + odd) for m, n in _SIDES), 1, layouts)
+        for odd, layouts in ((0, "nn"), (0, "nt"), (1, "nn"))
+    ),
+    ("layers", ("bfloat16", "float16"), tuple((n, n, n) for n in (512, 1000, 1024, 2048, 4096, 4097, 8192)), 1, "nt"),
+    (
+        "layers",
+        ("bfloat16", "float16"),
+        (
+            (64, 4096, 4096), (128, 14336, 4096), (512, 4096, 14336), (2048, 4096, 4096), (8192, 1280, 8192),
+            (8192, 28672, 4096), (8, 616, 3208), (1504, 264, 712), (8191, 1000, 513), (8192, 50257, 768),
+        ),
+        1,
+        "nn",
+    ),
+)  # fmt: skip
+
+
+def tasks(only: Sequence[str]) -> Iterator[Task]:
+    """Yield the problems of the classes named, or of all but those that have to be named."""
+    for kind, dtypes, sizes, batch, layouts in (*_CLASSES, *(_NAMED if only else ())):
         yield from (Task(kind, *size, ALL[name], batch, layouts) for name in dtypes for size in sizes)
     yield from _random()
 
@@ -205,14 +236,21 @@ class Measurement:
         self.d = torch.empty(*batch, task.m, task.n, device="cuda", dtype=kind)
         self.theirs = torch.empty_like(self.d)
         torch.matmul(self.a, self.b, out=self.theirs)
-        self.rows = torch.randint(0, task.m, (_CHECKED,), device="cuda")
-        self.rows[0], self.rows[-1] = 0, task.m - 1
+        self.rows = torch.arange(task.m, device="cuda")
+        if task.m > _CHECKED:
+            self.rows = torch.randint(0, task.m, (_CHECKED,), device="cuda")
+            self.rows[0], self.rows[-1] = 0, task.m - 1
         self.of = torch.randint(0, task.batch, (64,), device="cuda") if batch else None
         a, b = self._some(self.a), self.b if self.of is None else self.b[self.of]
         self.expected = a.double() @ b.double()
         roundoff = _TF32_ROUNDOFF if task.precision == "tf32" else max(task.k, 16) * self.summed.eps
-        sums = a.double().abs() @ b.double().abs() * roundoff
-        self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
+        sizes = a.double().abs() @ b.double().abs()
+        if task.kind == _LONG:
+            total, size = (one.cpu().numpy() for one in (self.expected, sizes))
+            self.limit = torch.from_numpy(random_limit(total, size, task.k, task.dtype)).to(self.d.device)
+        else:
+            sums = sizes * roundoff
+            self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
 
     @property
     def summed(self) -> Any:
@@ -292,16 +330,16 @@ def main() -> None:
     parser.add_argument("--every", default="", metavar="ENTRY", help="the kernel whose configurations are all timed")
     arguments = parser.parse_args()
     begin = time.monotonic()
-    only = arguments.only.split(",") if arguments.only else None
+    only = arguments.only.split(",") if arguments.only else ()
     gpu = GPU.get(0)
     limits = gpu.arch, arguments.each, arguments.every
-    offered = drawn(arguments.drawn, arguments.seed) if arguments.drawn else tasks()
-    todo = [task for task in offered if only is None or task.kind in only]
+    offered = drawn(arguments.drawn, arguments.seed) if arguments.drawn else tasks(only)
+    todo = [task for task in offered if not only or task.kind in only]
     count = compile_sources((one for task in todo for one in sources(task, *limits)), gpu.arch.target)
     print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     records: list[dict[str, Any]] = []
     environment = describe(gpu=True)
-    with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
+    with clean_clock(gpu) if _LONG in only else Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
         for task in todo:
             if time.monotonic() - begin > arguments.seconds:
                 print(f"the time is over: {len(todo) - todo.index(task)} problems are left", flush=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.gemm import shapes, tiles, wgmma_tiles
-from lab.inner.search import read as read_inner
+from lab.gemm import inner_search, shapes, tiles, wgmma_tiles
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
 from matmill.kernels.hgemm import cost as hgemm
@@ -68,7 +67,7 @@ MODELS: dict[str, Fitted] = {
                 "mma_overlap": (1.0, 16.0),
             },
         ),
-        read_inner,
+        inner_search.read,
         layout_of,
     ),
     "short_k": Fitted(

@@ -6,29 +6,28 @@ The pages are committed; a test makes them anew and compares, so that neither pr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from lab.findings import conflicts
-from lab.markdown import markdown
+from lab.markdown import filled, markdown, table
 from lab.page_parts import (
     UNMEASURED,
     Record,
     Step,
+    counted,
     environment_of,
     family,
     head,
-    needs,
-    overview,
-    shared,
+    names_of,
+    result_of,
+    row_of,
     size_of,
-    transactions,
 )
 from lab.pictures import shown
 from lab.transpose_add import report
 from matmill.bench import units
-from matmill.ladders.runner.traffic import read_over_least, sectors_in_words, sectors_per_load
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}
@@ -42,18 +41,28 @@ _FORUM_PRINTED = {
 }
 
 
-_INNER_UNITS = (
-    "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
-    "percentages refer to the memory bandwidth of the GPU's data sheet. The last row, `production`, is no rung: it is\n"
-    "what `matmill.inner` runs, as the cost model chooses it for the product. A run has the kernels of its date:\n"
-    "[all measured inner products](inner-results.md) are of runs of their own.\n"
+_INNER = (
+    "Rates are the least bytes that must move, every input read once and every output written once, over the time; "
+    "percentages refer to the memory bandwidth of the GPU's data sheet. The last row, `production`, is no rung: it is "
+    "what `matmill.inner` runs, as the cost model chooses it for the product."
 )
-_SUM_UNITS = (
-    "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and\n"
-    "y read once and the result written once, over the time; percentages refer to a copy in the same interleaved run.\n"
-    "Every element is compared bit by bit. The last row, `production`, is no rung: it is what `matmill.transpose_add`\n"
-    "runs, as the cost model chooses it.\n"
+_SUMS = (
+    "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and "
+    "y read once and the result written once, over the time; percentages refer to a copy in the same interleaved run. "
+    "Every element is compared bit by bit. The last row, `production`, is no rung: it is what `matmill.transpose_add` "
+    "runs, as the cost model chooses it."
 )
+_HALVES = (
+    "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as S2 does; of "
+    "bfloat16, all in float32. Every element is compared with the product in float64, within a bound for the type of "
+    "its sums. The peak that the pictures show is the data sheet's of the tensor cores with float32 sums: with float16 "
+    "sums, GeForce multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` "
+    "runs, as the cost model chooses it, with float32 sums.\n\n"
+    "From `wgmma` on, rungs run on Hopper alone. Their order follows Shankhdhar's "
+    "[fast.cu](https://github.com/pranjalssh/fast.cu) (2024); their predictions name what its steps made on one H200."
+)
+#: Sizes of the hgemm ladder in its table; the pictures have all.
+_IN_TABLE = (1000, 4096, 8192)
 
 
 def recorded(folder: Path, ladder: str) -> list[Record]:
@@ -73,52 +82,83 @@ def remarks(folder: Path, ladder: str) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+def _page(*parts: str) -> str:
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def _split(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return emulated records and measured ones."""
+    return [r for r in records if r["on"] == "emulator"], [r for r in records if r["on"] == "gpu"]
+
+
 def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
     """Return ``docs/ladder-sgemm.md``; ``remarked`` is Markdown to follow the measured figures, see :func:`remarks`."""
-    emulated = next((r for r in records if r["on"] == "emulator"), None)
-    measured = [r for r in records if r["on"] == "gpu"]
-    parts = [
+    emulated, measured = _split(records)
+    return _page(
         head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."),
-        *overview(rungs, measured),
+        *_overview(rungs, measured),
         *shown("sgemm"),
-        *([remarked] if remarked else []),
-        *([_counters(emulated)] if emulated else []),
+        remarked,
+        *(_float32_counts(record) for record in emulated),
         "## The rungs\n",
-        *(family(list(group), measured, emulated) for _, group in groupby(rungs, key=lambda rung: rung.name)),
-        *([conflicts(emulated)] if emulated else []),
+        *(
+            family(list(group), measured, emulated[0] if emulated else None)
+            for _, group in groupby(rungs, key=lambda rung: rung.name)
+        ),
+        *(conflicts(record) for record in emulated),
         _errata(),
-    ]
-    return "\n".join(parts).rstrip() + "\n"
+    )
+
+
+def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
+    """Return ``docs/ladder-hgemm.md``; ``remarked`` is Markdown that follows the counters, see :func:`remarks`."""
+    # float16 before bfloat16.
+    emulated, measured = _split(sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True))
+    # The largest product of the first element type.
+    first = [r for r in measured if r["problem"]["dtype"] == measured[0]["problem"]["dtype"]][-1:]
+    return _page(
+        head(
+            "hgemm",
+            "C = alpha * A @ B + beta * C of 16-bit floats on the tensor cores, from tiles to any size.",
+            _HALVES,
+        ),
+        *_rates(measured, [rung.label for rung in rungs]),
+        *shown("hgemm"),
+        *(_half_counts(record) for record in emulated[:1]),
+        remarked,
+        "## The rungs\n",
+        *(family([rung], first, emulated[0] if emulated else None) for rung in rungs),
+    )
 
 
 def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     """Return ``docs/ladder-memory.md``."""
-    measured = [r for r in records if r["on"] == "gpu"]
-    parts = [
+    _, measured = _split(records)
+    return _page(
         head("memory", "One product behind three ways of moving its matrices between host and device."),
         *(_phases(record) for record in measured),
         *shown("memory"),
-        *([] if measured else [UNMEASURED]),
+        "" if measured else UNMEASURED,
         "## The rungs\n",
         *(family([rung], [], None) for rung in rungs),
-    ]
-    return "\n".join(parts).rstrip() + "\n"
+    )
 
 
 def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     """Return ``docs/ladder-inner.md``."""
-    emulated = next((r for r in records if r["on"] == "emulator"), None)
-    measured = [r for r in records if r["on"] == "gpu"]
-    parts = [
-        head("inner", "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass."),
-        _INNER_UNITS,
-        *([_traffic(measured)] if measured else [UNMEASURED]),
+    emulated, measured = _split(records)
+    return _page(
+        head(
+            "inner",
+            "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass.",
+            _INNER,
+        ),
+        _traffic(measured),
         *shown("inner"),
-        *([_reads(emulated)] if emulated else []),
+        *(_reads(record) for record in emulated[:1]),
         "## The rungs\n",
-        *(family([rung], measured, emulated) for rung in rungs),
-    ]
-    return "\n".join(parts).rstrip() + "\n"
+        *(family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
+    )
 
 
 def transpose_add_page(
@@ -128,47 +168,74 @@ def transpose_add_page(
 
     ``remarked`` is Markdown to follow them, see :func:`remarks`.
     """
-    emulated = [r for r in records if r["on"] == "emulator"]
-    measured = [r for r in records if r["on"] == "gpu"]
-    parts = [
-        head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
-        _SUM_UNITS,
-        *([_traffic(measured, "x")] if measured else [UNMEASURED]),
+    emulated, measured = _split(records)
+    return _page(
+        head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch.", _SUMS),
+        _traffic(measured, "x"),
         *shown("transpose_add"),
-        *([report.page_part(comparisons)] if comparisons else []),
-        *([remarked] if remarked else []),
-        *([_warps(emulated)] if emulated else []),
+        report.page_part(comparisons) if comparisons else "",
+        remarked,
+        _warps(emulated) if emulated else "",
         "## The rungs\n",
         *(family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
-    ]
-    return "\n".join(parts).rstrip() + "\n"
-
-
-def _warps(emulated: Sequence[Record]) -> str:
-    """Return what the emulator counted of the accesses of warps, a table per record."""
-    headings = ["rung", "registers", "shared bytes", "occupancy", "loads", "sectors/load", "stores", "sectors/store"]
-    headings += ["shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
-    tables = []
-    for record in emulated:
-        rows = [[*needs(row), *transactions(row)] for row in record["rows"]]
-        tables.append(f"x {size_of(record)}:\n\n{markdown(headings, rows)}")
-    return (
-        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: requests of warps to global memory "
-        "and the 32-byte sectors\nthat each touches, wavefronts of shared memory beside the fewest that would do, "
-        "barriers once\nper warp. Tiles are those for matrices as small as these.\n\n" + "\n".join(tables)
     )
+
+
+def _overview(rungs: Sequence[Step], measured: Sequence[Record]) -> Iterator[str]:
+    """Yield TFLOP/s and the fraction of cuBLAS at every size measured."""
+    if not measured:
+        yield UNMEASURED
+        return
+
+    def rate(name: str, record: Record) -> str:
+        row = result_of(record, name)
+        return units.digits(row["tflops"]) if row and row["tflops"] else "-"
+
+    def part(name: str, record: Record) -> str:
+        row = row_of(record, name)
+        share = row["library_fraction"] if row else None
+        return units.percent(share) if share else "-" if name in labels else ""
+
+    labels = [rung.label for rung in rungs]
+    libraries = [base["name"] for record in measured for base in record["baselines"]]
+    headings = ["rung", *(size_of(r) for r in measured), *(f"of cuBLAS, {size_of(r)}" for r in measured)]
+    rows = [
+        [name, *(rate(name, record) for record in measured), *(part(name, record) for record in measured)]
+        for name in dict.fromkeys((*labels, *libraries))
+    ]
+    yield f"## Measured\n\n{environment_of(measured[-1])}\n"
+    yield "TFLOP/s, and the fraction of cuBLAS's rate in the same run:\n\n" + markdown(headings, rows)
+
+
+def _rates(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str]:
+    """Yield TFLOP/s of every rung and library at some sizes of each element type."""
+    if not measured:
+        yield UNMEASURED
+        return
+    missing = [label for label in labels if not any(row_of(record, label) for record in measured)]
+    unmeasured = f"\nNot measured yet: {', '.join(f'`{label}`' for label in missing)}." if missing else ""
+    few = [record for record in measured if record["problem"]["n"] in _IN_TABLE] or measured
+    rows = [[name, *(_rate(result_of(record, name)) for record in few)] for name in names_of(measured, labels)]
+    yield (
+        f"## Measured\n\n{environment_of(measured[-1])} A rung marked * ran at the nearest size that it takes."
+        f"{unmeasured}\n"
+    )
+    yield "TFLOP/s:\n\n" + markdown(["rung", *map(size_of, few)], rows)
+
+
+def _rate(row: Record | None) -> str:
+    if row is None or not row["tflops"]:
+        return "-"
+    return units.digits(row["tflops"]) + (" *" if row.get("note") else "")
 
 
 def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
     """Return TB/s and the fraction of bandwidth of every rung and library, a line per problem."""
-    names = list(dict.fromkeys(row["rung"] for record in measured for row in record["rows"]))
-    others = list(dict.fromkeys(base["name"] for record in measured for base in record["baselines"]))
-    rows = []
-    for record in measured:
-        result = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
-        rates = [_bandwidth(result.get(name)) for name in (*names, *others)]
-        rows.append([size_of(record), *rates])
-    return f"## Measured\n\n{environment_of(measured[-1])}\n\n" + markdown([sizes, *names, *others], rows)
+    if not measured:
+        return UNMEASURED
+    names = names_of(measured)
+    rows = [[size_of(record), *(_bandwidth(result_of(record, name)) for name in names)] for record in measured]
+    return f"## Measured\n\n{environment_of(measured[-1])}\n\n" + markdown([sizes, *names], rows)
 
 
 def _bandwidth(row: Record | None) -> str:
@@ -177,101 +244,93 @@ def _bandwidth(row: Record | None) -> str:
     return f"{units.digits(row['tbytes_per_second'])} TB/s, {units.percent(row['bandwidth_fraction'])}"
 
 
-def _reads(emulated: Record) -> str:
-    """Return what the emulator counted of global memory, one line per rung."""
-    headings = ["rung", "registers", "shared bytes", "occupancy", "read/least", "sectors/load", "atomics", "barriers"]
-    rows = [
-        [
-            *needs(row),
-            units.digits(read_over_least(row["counters"], row["bytes"])),
-            sectors_in_words(sectors_per_load(row["counters"])),
-            str(row["counters"]["atomics"]),
-            str(row["counters"]["barriers"]),
-            str(len(row["hazards"])),
-        ]
-        for row in emulated["rows"]
-    ]
-    return (
-        f"## Counted\n\nBy the emulator at {size_of(emulated)}, from the PTX for {emulated['target']},\n"
-        "all launches of a rung together: bytes that threads read over the least, 32-byte sectors per global load "
-        "request,\natomic operations of threads, barriers once per warp. "
-        f"{' '.join(_launches(emulated))}\n\n" + markdown([*headings, "hazards"], rows)
-    )
-
-
-def _launches(record: Record) -> list[str]:
-    """Say how the paper's rungs were launched, as whole sentences."""
-    return [f"Launches: {note.replace(': launched', '')}." for note in record["notes"] if "launched with" in note]
-
-
-def _counters(emulated: Record) -> str:
-    """Return what the emulator counted, one line per rung."""
-    p = emulated["problem"]
-    headings = [
-        "rung",
-        "registers",
-        "shared bytes",
-        "occupancy",
-        "FFMA",
-        "sectors/load",
-        "sectors/store",
-        "shared loads, ideal/actual",
-        "shared stores, ideal/actual",
-        "barriers",
-        "hazards",
-    ]
-    rows = []
-    for row in emulated["rows"]:
-        c = row["counters"]
-        rows.append(
-            [
-                *needs(row),
-                str(c["ffma"]),
-                sectors_in_words(sectors_per_load(c)),
-                units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                *shared(c),
-                str(c["barriers"]),
-                str(len(row["hazards"])),
-            ]
-        )
-    return (
-        f"## Counted\n\nBy the emulator at m={p['m']} n={p['n']} k={p['k']}, from the PTX for {emulated['target']}; "
-        f"registers and occupancy as the\nassembler reports them for that target. Sectors are 32 bytes, a wavefront is "
-        "one pass over the banks of shared memory,\nbarriers are counted once per warp. Copies that bypass the "
-        f"registers (cp.async) count as loads.\n\n{markdown(headings, rows)}"
-    )
-
-
 def _phases(record: Record) -> str:
     """Return the walls of the memory ladder's phases."""
-    names = list(record["rows"][0]["phases"])
-    rows = []
-    for row in record["rows"]:
+
+    def wall(row: Record) -> str:
+        return units.seconds(row["seconds"]) if row.get("phases") else str(row["note"])
+
+    def phase(row: Record, name: str) -> str:
         if not row.get("phases"):
-            rows.append([row["rung"], row["note"], *("" for _ in names)])
-            continue
-        cells = []
-        for name in names:
-            phase = row["phases"][name]
-            rate = f", {units.quantity(phase['bytes'] / phase['seconds'], 'B/s')}" if phase["bytes"] else ""
-            cells.append(units.seconds(phase["seconds"]) + rate)
-        rows.append([row["rung"], units.seconds(row["seconds"]), *cells])
-    return f"## Measured at {size_of(record)}\n\n{environment_of(record)}\n\n{markdown(['rung', 'wall', *names], rows)}"
+            return ""
+        one = row["phases"][name]
+        rate = f", {units.quantity(one['bytes'] / one['seconds'], 'B/s')}" if one["bytes"] else ""
+        return units.seconds(one["seconds"]) + rate
+
+    names = list(record["rows"][0]["phases"])
+    rows = [[row["rung"], wall(row), *(phase(row, name) for name in names)] for row in record["rows"]]
+    text = f"## Measured at {size_of(record)}\n\n{environment_of(record)}\n\n"
+    return text + markdown(["rung", "wall", *names], rows)
+
+
+def _counted(text: str, *tables: str) -> str:
+    return filled(f"## Counted\n\nBy the emulator {text}") + "\n" + "\n".join(tables)
+
+
+def _float32_counts(record: Record) -> str:
+    """Return what the emulator counted of the sgemm ladder."""
+    p = record["problem"]
+    shared = ("shared loads, ideal/actual", "shared stores, ideal/actual")
+    return _counted(
+        f"at m={p['m']} n={p['n']} k={p['k']}, from the PTX for {record['target']}; registers and occupancy as the "
+        "assembler reports them for that target. Sectors are 32 bytes, a wavefront is one pass over the banks of "
+        "shared memory, barriers are counted once per warp. Copies that bypass the registers (cp.async) count as "
+        "loads.",
+        counted(record, "FFMA", "sectors/load", "sectors/store", *shared),
+    )
+
+
+def _half_counts(record: Record) -> str:
+    """Return what the emulator counted of the hgemm ladder."""
+    return _counted(
+        f"at {size_of(record)}, from the PTX for {record['target']}: instructions of warps to the tensor cores (HMMA, "
+        "wgmma), loads of fragments (ldmatrix), copies by TMA, requests of loads and cp.async to global memory, and "
+        "wavefronts of shared memory beside the fewest that would do. Barriers count once per warp. The record has "
+        "more: bytes of operands, TMA's bytes and sectors, mbarriers.",
+        counted(
+            record, "HMMA", "wgmma", "ldmatrix", "TMA loads", "loads", "sectors/load", "shared loads, ideal/actual"
+        ),
+    )
+
+
+def _warps(emulated: Sequence[Record]) -> str:
+    """Return what the emulator counted of the accesses of warps, a table per record."""
+    shared = ("shared loads, ideal/actual", "shared stores, ideal/actual")
+    headings = ("loads", "sectors/load", "stores", "sectors/store", *shared)
+    return _counted(
+        f"with tiles for matrices as small as these, from the PTX for {emulated[0]['target']}: requests of warps to "
+        "global memory and the 32-byte sectors that each touches, wavefronts of shared memory beside the fewest that "
+        "would do, barriers once per warp.",
+        *(f"x {size_of(record)}:\n\n{counted(record, *headings)}" for record in emulated),
+    )
+
+
+def _reads(record: Record) -> str:
+    """Return what the emulator counted of global memory, and how the paper's rungs were launched."""
+    notes = [f"Launches: {note.replace(': launched', '')}." for note in record["notes"] if "launched with" in note]
+    return _counted(
+        f"at {size_of(record)}, from the PTX for {record['target']}, all launches of a rung together: bytes that "
+        "threads read over the least, 32-byte sectors per global load request, atomic operations of threads, barriers "
+        f"once per warp. {' '.join(notes)}",
+        counted(record, "read/least", "sectors/load", "atomics"),
+    )
 
 
 def _errata() -> str:
     """Return what is wrong with the figures of the sources."""
     flops = 2 * 8192**3
-    rows = [
-        [name, f"{ms} ms", str(_FORUM_PRINTED[name]), units.digits(flops / (ms * 1e-3) / 1e12)]
-        for name, ms in _FORUM_MS.items()
-    ]
+    columns: dict[str, Callable[[str], str]] = {
+        "rung": str,
+        "time": lambda name: f"{_FORUM_MS[name]} ms",
+        "printed": lambda name: str(_FORUM_PRINTED[name]),
+        "TFLOP/s": lambda name: units.digits(flops / (_FORUM_MS[name] * 1e-3) / 1e12),
+    }
     share = _FORUM_MS["CUTLASS"] / _FORUM_MS["conflict-free"]
     return (
         "## Errata of the sources\n\n"
         '**S0** prints "TFlops" that count an FMA once, and compares them with a peak that counts it '
         "twice.\nIn the usual unit, 2·M·N·K operations over its own times:\n\n"
-        + markdown(["rung", "time", "printed", "TFLOP/s"], rows)
+        + table(columns, _FORUM_MS)
         + f'\nIts "over 70% of CUTLASS" is {units.percent(share)} by its own times. Its 32-way bank conflict on the '
         "`shared` rung's A tile is\nnot there: see above.\n\n"
         "**S1** divides by 2^30 where it says GFLOPS: multiply its rates by 1.0737 for decimal ones. Its 3373 GFLOPS "

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.calls import WAYS
 from lab.gemm.shapes import ratio_of
-from lab.inner.groups import GROUPS
-from lab.inner.report import Entry
 from lab.ratio_plot import draw_ratios
-from lab.records import MEDIAN
 from matmill.ladders.runner.plot import draw
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.sweep import Sweep
@@ -42,14 +38,32 @@ def _shapes(records: Sequence[Record], path: Path, source: str) -> None:
 
 
 def _inner(records: Sequence[Record], path: Path, source: str) -> None:
-    # Short products by graph replay: plain calls take the host's time.
-    ratios = [
-        (group.title, product["problem"]["dtype"], Entry(product).speedup(WAYS[0] if group.small else MEDIAN))
-        for name, group in GROUPS.items()
-        for record in records
-        for product in (record["products"] if record["group"] == name else [])
-    ]
+    ratios = []
+    for group, title in _GROUPS.items():
+        for product in (one for record in records if record["group"] == group for one in record["products"]):
+            # Short products by graph replay: plain calls take the host's time.
+            times = {row["name"]: row["graph" if group == "small" else "median"] for row in product["rows"]}
+            ratios.append((title, product["problem"]["dtype"], times["torch.mm"] / times["matmill.inner"]))
     draw_ratios(ratios, "torch.mm's time over matmill.inner's on an H200: right of 1 matmill is faster", path, source)
+
+
+#: Groups of inner products by their name in records.
+_GROUPS = {
+    "bandwidth": "Up to 16 rows and columns: bandwidth",
+    "cases": "The products of the paper",
+    "fma": "17 to 128 rows and columns: bandwidth, then FMAs",
+    "small": "Short k, from 1e4 to 1e6",
+}
+
+
+def _sums(records: Sequence[Record], path: Path, source: str) -> None:
+    (record,) = records
+    ratios = []
+    for one in record["sums"]:
+        times = {row["name"]: row["median"] for row in one["rows"]}
+        ours = times["matmill.transpose_add"]
+        ratios += [(one["shape"]["kind"], name, times[name] / ours) for name in ("torch eager", "torch.compile")]
+    draw_ratios(ratios, "their time over matmill's on an H200: right of 1 matmill is faster", path, source)
 
 
 @dataclass(frozen=True)
@@ -104,12 +118,26 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
             "Bandwidths of the rungs and of libraries, 5 x 5 x 3e7, on an H200",
             "inner_h200_5x5x30000000_float32_row.json",
         ),
+        Picture(
+            "inner_h200_products",
+            "torch.mm's time over matmill.inner's for every product, by group and element type, on an H200",
+            "inner_h200_[bcfs]*.json",
+            _inner,
+            ("group", "products"),
+        ),
     ),
     "transpose_add": (
         Picture(
             "transpose_add_h200",
             "Bandwidths of the rungs and of libraries in bfloat16, on an H200",
             "transpose_add_h200_24300x11520_bfloat16.json",
+        ),
+        Picture(
+            "transpose_add_h200_shapes",
+            "The time of eager torch and of torch.compile over matmill's for forty sums, by class, on an H200",
+            "transpose_add_h200_shapes.json",
+            _sums,
+            ("sums",),
         ),
     ),
     "shapes": (
@@ -119,15 +147,6 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
             "shapes_h200.json",
             _shapes,
             ("records",),
-        ),
-    ),
-    "inner-results": (
-        Picture(
-            "inner_h200_products",
-            "torch.mm's time over matmill.inner's for every product, by group and element type, on an H200",
-            "inner_h200_[bcfs]*.json",
-            _inner,
-            ("group", "products"),
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""What an H200 answered to benchmarks/hopper_probe.py, as the record has it, is what the emulator answers."""
+"""What an H200 answered to the probe of 2026-11-23, as the record has it, is what the emulator answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hopper_probe as probe
 from matmill.emulator.arith.exact import Buffers
 from matmill.emulator.arith.tensor_core import TensorCore, rule_of
 from matmill.emulator.memory.boxes import Boxes, read_global, write_shared
 from matmill.errors import ArgumentError
 from matmill.launch import Pointer, TensorMap
+from support import hopper_probe as probe
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "hopper_probe_h200.json"
 ANSWERS: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def factor(elements: probe.Array) -> probe.Array:
     return wide
 
 
-BOXES = list(zip(probe._boxes(), ANSWERS["boxes"], strict=True))
+BOXES = list(zip(probe.boxes(), ANSWERS["boxes"], strict=True))
 
 
 @pytest.mark.parametrize(("box", "answer"), BOXES, ids=[answer["name"] for _, answer in BOXES])

@@ -1,9 +1,8 @@
-"""What ``benchmarks/hopper_probe.py`` recorded on an H200: products, boxes, elected lanes, parities, ignored bytes."""
+"""What the probe of Hopper recorded on an H200: products, boxes, elected lanes, parities, ignored bytes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import hopper_probe as probe
-from matmill.emulator import Memory, run
 from matmill.emulator.arith.exact import Buffers
 from matmill.emulator.arith.tensor_core import TensorCore, rule_of
 from matmill.emulator.memory.boxes import Boxes, read_global, write_shared
 from matmill.errors import ArgumentError
-from matmill.jit.compile import Binary, compile_ptx
-from matmill.launch import Argument, Launch, Pointer, TensorMap
+from matmill.launch import Pointer, TensorMap
+from support import hopper_probe as probe
 from support.bulk_ptx import bulk, emulate, expect
 
 Array = NDArray[Any]
@@ -57,40 +54,12 @@ def test_products_of_up_to_256_instructions_bit_for_bit(form: str) -> None:
         np.testing.assert_array_equal(out.view(np.uint32).reshape(-1), bits, str(product))
 
 
-class Emulated(probe.Device):
-    """The probe's device, in the emulator."""
-
-    def __init__(self, *, late: bool = False) -> None:
-        self.late = late
-
-    def run(
-        self, entry: str, arrays: dict[str, Array], numbers: Sequence[int] = (), *,
-        maps: Sequence[tuple[str, dict[str, Any]]] = (), block: int = 32, cluster: int = 1, shared: int = 1024,
-        binary: Binary | None = None, operand: str = "matmill::Half", **constants: int,
-    ) -> dict[str, Array]:  # fmt: skip
-        """Return all arrays after the launch."""
-        assert binary is None
-        memory = Memory()
-        result = {name: array.copy() for name, array in arrays.items()}
-        pointers = {name: memory.bind(name, array, access="rw") for name, array in result.items()}
-        args: list[Argument] = [TensorMap(pointers[name], **fields) for name, fields in maps]
-        args += [pointer for name, pointer in pointers.items() if name not in dict(maps)]
-        args += [np.int32(number) for number in numbers]
-        grid = (cluster, 1, 1)
-        launch = Launch("hopper_probe", entry, grid, (block, 1, 1), tuple(args), shared, cluster=grid)
-        # All entries are in one translation unit.
-        ptx = compile_ptx(probe.source("wgmma_bits", operand, **constants), probe.TARGET)
-        report = run(ptx, launch, memory, late_copies=self.late)
-        assert report.ok, report.hazards
-        return result
-
-
 @pytest.mark.parametrize("registers", [False, True], ids=["shared", "registers"])
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 def test_products_of_the_probe_in_the_emulator(*, late: bool, registers: bool) -> None:
     chosen = [p for p in products() if p.form == "float16" and p.a_registers == registers and p.count <= 3]
     for product in chosen:
-        np.testing.assert_array_equal(Emulated(late=late).product(product).reshape(-1), products()[product])
+        np.testing.assert_array_equal(probe.emulated_product(product, late=late).reshape(-1), products()[product])
 
 
 def box_of(record: dict[str, Any]) -> TensorMap:
@@ -102,7 +71,7 @@ def box_of(record: dict[str, Any]) -> TensorMap:
 
 
 BOXES = {record["name"]: record for record in RECORDED["boxes"]}
-ASKED = {name: (matrix, first) for name, _, matrix, first in probe._boxes()}
+ASKED = {name: (matrix, first) for name, _, matrix, first in probe.boxes()}
 
 
 @pytest.mark.parametrize("name", BOXES)
@@ -120,21 +89,13 @@ def test_boxes_land_as_they_did(name: str) -> None:
     assert boxes.nbytes == max(record["ended_at"])
 
 
-def answers(section: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return what was recorded of each question of a section, and what the emulator answers."""
-    result = []
-    for question in {"elections": probe.addresses, "barriers": probe.barriers}[section]():
-        record = next((r for r in RECORDED[section] if question.about.items() <= r.items()), None)
-        if record is not None:
-            result.append((record, question.about | question.ask(Emulated())))
-    assert len(result) == len(RECORDED[section])
-    return result
+@pytest.mark.parametrize("record", RECORDED["elections"], ids=lambda record: record["elect.sync"])
+def test_elect_sync_names_the_lane_that_the_gpu_named(record: dict[str, Any]) -> None:
+    assert probe.elected(int(record["elect.sync"], 16)) == record
 
 
-@pytest.mark.parametrize("section", ["elections", "barriers"])
-def test_answers_are_those_of_the_gpu(section: str) -> None:
-    for recorded, answer in answers(section):
-        assert answer == recorded
+def test_a_barrier_answers_as_on_the_gpu() -> None:
+    assert [probe.parities()] == RECORDED["barriers"]
 
 
 @pytest.mark.parametrize("record", RECORDED["ignored"], ids=lambda r: f"{r['left']}-{r['right']}-{r['expected']}")

@@ -14,10 +14,8 @@ import pytest
 
 from lab.front_page import OUTPUT, package_page, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
-from lab.hgemm_page import hgemm_page
-from lab.inner import report as inner_report
-from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
-from lab.pictures import PICTURES, Picture, shown
+from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.pictures import PICTURES, Picture
 from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
@@ -165,15 +163,9 @@ def test_pictures_are_drawn_from_today_s_records(picture: Picture) -> None:
     assert text in picture.path(RESULTS).read_bytes(), "run `make docs`"
 
 
-def test_the_page_of_inner_products_is_up_to_date() -> None:
-    committed = (ROOT / "docs" / "inner-results.md").read_text(encoding="utf-8")
-    result = inner_report.page(inner_report.recorded_comparisons(RESULTS), shown("inner-results"))
-    assert committed == result, "run `make docs`"
-
-
 def test_the_page_of_products_of_every_shape_is_up_to_date() -> None:
     committed = (ROOT / "docs" / "shapes.md").read_text(encoding="utf-8")
-    assert committed == shapes_page(*recorded_shapes(RESULTS)), "run `make docs`"
+    assert committed == shapes_page(recorded_shapes(RESULTS)), "run `make docs`"
 
 
 def test_the_page_of_the_warp_specialised_kernel_is_up_to_date() -> None:

@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 
 from lab.fitting import least
-from lab.inner.grids import fit_grid, judge_grid
-from lab.inner.search import SEARCH, Task, candidates, numbers
+from lab.gemm.inner_search import KIND, read
+from lab.gemm.shapes import packed
 from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, write
 from lab.models import MODELS
 from lab.records import append
 from matmill.arch import get
-from matmill.dtypes import BF16, F64
+from matmill.config import Config
+from matmill.dtypes import ALL, BF16, F64
+from matmill.kernels.inner import INNER as KERNEL
 from matmill.kernels.inner import cost
 from matmill.kernels.inner.cost import Constants
 from matmill.kernels.inner.space import space
 from matmill.kernels.shared.model import Prediction
-from matmill.ladders.inner.subject import gram_of, inner_product
+from matmill.ladders.inner.subject import GRAM, LAYOUTS, described, gram_of, inner_product
 from matmill.problem import Gemm
 from support.scripts import run_script
 
@@ -46,18 +48,61 @@ TRUTH = replace(
 _NOISE = 0.02
 
 
+SIDES = (
+    *((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (7, 7), (8, 8), (12, 12), (16, 16), (24, 24), (32, 32), (48, 48)),
+    *((64, 64), (96, 96), (128, 128), (1, 16), (16, 2), (3, 12), (128, 1), (2, 128), (8, 64), (33, 5), (65, 65)),
+    *((17, 31), (100, 20)),
+)
+
+
+def _problems(count: int, seed: int) -> list[Gemm]:
+    """Return products of every element type and magnitude of k in turn, of few and many outputs, in every layout."""
+    draw = np.random.default_rng(seed)
+    result = []
+    for index in range(count):
+        (m, n), dtype = SIDES[(index + seed) * 7 % len(SIDES)], list(ALL.values())[index % 4]
+        k = min(int(10 ** (4 + index // 4 % 6 + draw.uniform(-0.3, 0.3))), 10**10 // (m + n)) // 64 * 64
+        layout = (*LAYOUTS, GRAM)[draw.integers(3)]
+        k += int(draw.random() < 0.4)
+        result.append(
+            gram_of(inner_product(m, m, k, dtype)) if layout == GRAM else inner_product(m, n, k, dtype, layout)
+        )
+    return result
+
+
+def _configs(problem: Gemm) -> list[Config]:
+    """Return the legal configurations that the model does not call hopeless, best first."""
+    legal = [one for one in space(problem, H200) if KERNEL.with_config(one).why_not(problem, H200) is None]
+    seconds = {one: cost.explain(problem, one, H200).seconds for one in legal}
+    ranked = sorted(legal, key=seconds.__getitem__)
+    return [one for one in ranked if seconds[one] <= 5 * seconds[ranked[0]]]
+
+
 def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
     """Return what a search would find on that GPU, had it timed one of so many configurations."""
     noise = np.random.default_rng(3)
     result = []
     for problem in problems:
-        task = Task(problem, part, exhaustive=True)
-        configs = [one.kernel.config for one in candidates(task, H200, 1)]
-        factors = np.exp(noise.normal(0, _NOISE, len(configs)))[::every].tolist()
-        configs = configs[::every]
+        configs = _configs(problem)[::every]
+        factors = np.exp(noise.normal(0, _NOISE, len(configs))).tolist()
         seconds = [cost.explain(problem, c, H200, TRUTH).seconds * x for c, x in zip(configs, factors, strict=True)]
-        result.append(Found(problem, part, task.exhaustive, tuple(configs), tuple(seconds), None))
+        result.append(
+            Found(problem, part, exhaustive=True, configs=tuple(configs), seconds=tuple(seconds), library=None)
+        )
     return result
+
+
+def _recorded(path: Path, measured: list[Found[Gemm]]) -> None:
+    """Write the record of a search."""
+    names = [name for name, _ in KERNEL.config.constants], [name for name, _ in KERNEL.config.launch]
+    KIND.open(path, 1, dict(zip(("constants", "launch"), names, strict=True)))
+    for one in measured:
+        rows = [
+            [*(value for _, value in (*config.constants, *config.launch)), seconds, 3]
+            for config, seconds in zip(one.configs, one.seconds, strict=True)
+        ]
+        fields = {"problem": described(one.problem), "part": one.part, "exhaustive": one.exhaustive}
+        append(path, {**fields, "torch.mm": 1, "configs": rows})
 
 
 # The model
@@ -151,13 +196,12 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
 
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
-    grid = fit_grid(1)
-    samples = Samples(INNER, _measured(grid[:14], "fit", 8), H200)
+    samples = Samples(INNER, _measured(_problems(14, 2), "fit", 8), H200)
     result = fit(samples, seed=1, starts=0)
     assert samples.loss(result) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "latency", "fma_share"):
         assert getattr(result, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
-    others = judge(INNER, _measured(judge_grid(1, grid)[:20], "judge", 2), H200, result)
+    others = judge(INNER, _measured(_problems(20, 3), "judge", 2), H200, result)
     verdict = Verdict.of(others)
     assert (verdict.problems, verdict.searched) == (20, 20)
     assert verdict.error < 2 * _NOISE
@@ -171,7 +215,7 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
 
 
 def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> None:
-    samples = Samples(INNER, _measured(fit_grid(1)[:8], "fit", 8), H200)
+    samples = Samples(INNER, _measured(_problems(8, 2), "fit", 8), H200)
     result = fit(samples, seed=1, starts=1, only=["latency", "sum_cycles"], within=1.1)
     assert samples.loss(result) < samples.loss(cost.DEFAULT)
     for name in NAMES:
@@ -185,7 +229,7 @@ def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> N
 
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
     problem = inner_product(3, 3, 10**6)
-    configs = tuple(one.kernel.config for one in candidates(Task(problem, "judge", exhaustive=True), H200, 1)[:3])
+    configs = tuple(_configs(problem)[:3])
     predicted = [cost.explain(problem, config, H200).seconds for config in configs]
     seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
     whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
@@ -211,18 +255,7 @@ def test_the_script_fits_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "record.jsonl"
-    SEARCH.left([], path, 1, {})
-    grid = fit_grid(1)
-    for result in [*_measured(grid[:8], "fit", 8), *_measured(judge_grid(1, grid)[:6], "judge", 8)]:
-        rows = [[*numbers(config), seconds, 3] for config, seconds in zip(result.configs, result.seconds, strict=True)]
-        append(
-            path,
-            {
-                **Task(result.problem, result.part, exhaustive=True).described(),
-                "torch.mm": 1,
-                "configs": rows,
-            },
-        )
+    _recorded(path, [*_measured(_problems(8, 2), "fit", 8), *_measured(_problems(6, 3), "judge", 8)])
     model = tmp_path / "constants.json"
     model.write_bytes(INNER.path.read_bytes())
     entry = replace(MODELS["inner"], model=replace(INNER, path=model))
@@ -247,6 +280,27 @@ def test_the_script_fits_prints_and_writes(
     ):
         assert run_script(monkeypatch, SCRIPT, "inner", path, *options) == 2
         assert text in capsys.readouterr().err
+
+
+def test_a_product_of_several_records_counts_once_with_what_is_offered_today(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    (one,) = _measured(_problems(1, 2), "fit", 1)
+    part = replace(one, part="judge", exhaustive=False, configs=one.configs[:2], seconds=(1.0, 1.0))
+    gone = one.configs[0].replace(BS=7)
+    _recorded(path, [part, replace(one, configs=(*one.configs, gone), seconds=(*one.seconds, 1.0)), part])
+    assert read([path, path]) == [replace(one, part="judge", library=1)]
+
+
+def test_an_inner_product_is_read_from_a_record_of_every_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.json"
+    problem = packed(3, 3, 64_000, F64)
+    configs = _configs(problem)[:3]
+    seconds = {f"inner {config}": 1.0 + index for index, config in enumerate(configs)}
+    fields = {"batch": 1, "m": 3, "n": 3, "k": 64_000, "dtype": "float64", "layouts": "nn"}
+    row = {**fields, "chosen": f"inner {configs[0]}", "seconds": {**seconds, "torch.matmul": 9.0}}
+    path.write_text(json.dumps({"records": [row]}), encoding="utf-8")
+    (one,) = read([path])
+    assert (one.problem, one.configs, one.seconds) == (problem, tuple(configs), (1.0, 2.0, 3.0))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -19,13 +19,12 @@ from lab.compiler import KernelCompiler
 from lab.contest import Rules
 from lab.enqueue import enqueuer
 from lab.records import append
-from lab.search import Tools
 from lab.transpose_add import compare as comparing
 from lab.transpose_add import search, shapes
 from lab.transpose_add.compare import TORCH_COPY, Copies, compare, host_costs
 from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
-from lab.transpose_add.search import SEARCH, candidates, grid, named, problem_of, read, slim_grid
+from lab.transpose_add.search import Tools, candidates, grid, left, measure, named, problem_of, read, slim_grid
 from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import get
 from matmill.bench.libraries import transpose_add as libraries
@@ -195,7 +194,7 @@ def test_the_host_s_cost_is_told_for_every_way(gpu: SumGPU) -> None:
 @pytest.fixture
 def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a clock that flushes nothing: what flushes is a kernel that is not emulated."""
-    for module in ("lab.search", "lab.transpose_add.compare"):
+    for module in ("lab.transpose_add.search", "lab.transpose_add.compare"):
         monkeypatch.setattr(f"{module}.clean_clock", lambda gpu: Clock(gpu, 0))
 
 
@@ -208,7 +207,7 @@ def test_the_script_writes_records_that_the_page_shows(
     few = (Shape("tiny", 8, 12, F32), Shape("pitch", 30, 40, I8, y_pad=1), Shape("odd", 3, 5, F16))
     for name, group in {CASE.kind: (case,), "shapes": few}.items():
         monkeypatch.setitem(shapes.GROUPS, name, group)
-    assert run_script(monkeypatch, "compare.py", "transpose_add", "--out", tmp_path, "--limit", 2) == 0
+    assert run_script(monkeypatch, "compare.py", "--out", tmp_path, "--limit", 2) == 0
     text = capsys.readouterr().out
     assert "article: 1 of 1 shapes on h200" in text
     assert "shapes: 2 of 2 shapes on h200" in text
@@ -220,7 +219,7 @@ def test_the_script_writes_records_that_the_page_shows(
     ]
     page = page_part(records)
     assert all(word in page for word in (f"| {OURS} |", EAGER, TUNED, "30x40 int8", "What a call costs the host"))
-    assert run_script(monkeypatch, "compare.py", "transpose_add", "--out", tmp_path / "late", "--seconds", 0) == 0
+    assert run_script(monkeypatch, "compare.py", "--out", tmp_path / "late", "--seconds", 0) == 0
     assert "0 of 1 shapes" in capsys.readouterr().out
 
 
@@ -290,15 +289,14 @@ def test_the_slim_grid_has_batches_of_small_matrices_of_every_type() -> None:
 def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path, shape: Shape) -> None:
     gpu: Any = search_gpu
     path = tmp_path / "search.jsonl"
-    assert SEARCH.left([shape], path, 5, {"date": "today"}) == [shape]
+    assert left([shape], path, 5, {"date": "today"}) == [shape]
     result = candidates(problem_of(shape), get("h200"))
-    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:
-        tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)
-        with SEARCH.trials(tools) as make:
-            line = SEARCH.measure(tools, make, shape, result)
-            append(path, line)
-            gpu.wrong = "transpose_add"
-            wrong = SEARCH.measure(tools, make, shape, result)
+    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock, Copying(gpu, CASE.nbytes) as copying:
+        tools = Tools(gpu, clock, compiler, copying, Rules(rounds=2), 5)
+        line = measure(tools, shape, result)
+        append(path, line)
+        gpu.wrong = "transpose_add"
+        wrong = measure(tools, shape, result)
     assert len(line["rows"]) == len(result) > 5
     assert [row["predicted"] for row in line["rows"]] == [one.predicted for one in result]
     assert {row["config"].get("SHIFTED") for row in line["rows"]} >= {0, 1}
@@ -311,9 +309,9 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     assert back.seconds == (MILLISECONDS / 1e3,) * len(result)
     # The problem is made from the shape, and a model must see in it what is to be seen of the tensors.
     assert turns.space(back.problem, get("h200")) == turns.space(_of_tensors(shape), get("h200"))
-    assert SEARCH.left([shape, CASE], path, 5, {}) == [CASE]
+    assert left([shape, CASE], path, 5, {}) == [CASE]
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
-        SEARCH.left([], path, 6, {})
+        left([], path, 6, {})
 
 
 def _of_tensors(shape: Shape) -> Geam:
@@ -333,7 +331,7 @@ def _of_tensors(shape: Shape) -> Geam:
 )
 def test_a_record_is_read_as_what_was_searched(tmp_path: Path, shape: Shape) -> None:
     path = tmp_path / "search.jsonl"
-    SEARCH.left([], path, 5, {})
+    left([], path, 5, {})
     result = candidates(_of_tensors(shape), get("h200"))
     rows = [{"config": named(one.kernel.config), "seconds": float(index)} for index, one in enumerate(result)]
     append(path, {"shape": shape.record(), "rows": rows, EAGER: 1.0})
@@ -355,9 +353,9 @@ def test_the_search_goes_on_where_it_stopped(
     monkeypatch.setattr(search, "candidates", lambda problem, arch: candidates(problem, arch)[:2])
     path = tmp_path / "search.jsonl"
     arguments = ("--out", path, "--workers", 0, "--rounds", 1)
-    assert run_script(monkeypatch, "search.py", "transpose_add", *arguments, "--limit", 1) == 0
+    assert run_script(monkeypatch, "search.py", *arguments, "--limit", 1) == 0
     assert "1 of 1 shapes" in capsys.readouterr().out
-    assert run_script(monkeypatch, "search.py", "transpose_add", *arguments) == 0
+    assert run_script(monkeypatch, "search.py", *arguments) == 0
     text = capsys.readouterr().out
     assert "1 of 1 shapes" in text
     assert "chosen/best 1.000" in text

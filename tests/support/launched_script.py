@@ -1,4 +1,4 @@
-"""A benchmark script that launches kernels for sanitizers, run with the emulator as its GPU."""
+"""A benchmark script that launches kernels for a profiler, run with the emulator as its GPU."""
 
 from __future__ import annotations
 
@@ -62,10 +62,6 @@ class ScriptGPU:
             self.memory = Memory()
         return Buffer(self, array.copy())
 
-    def zeros(self, nbytes: int) -> Buffer:
-        """Return memory of zeros."""
-        return Buffer(self, np.zeros(nbytes, np.uint8))
-
     def empty(self, nbytes: int) -> Buffer:
         """Return memory with rubbish."""
         return Buffer(self, np.full(nbytes, 0x5A, np.uint8))
@@ -81,6 +77,6 @@ class ScriptGPU:
 
 
 def launch_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:
-    """Return :func:`run_script` on that GPU, where no other process compiles."""
+    """Return :func:`run_script` on that GPU."""
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
-    return run_script(monkeypatch, script, *arguments, "--workers", "0")
+    return run_script(monkeypatch, script, *arguments)

@@ -1,4 +1,4 @@
-"""The records of ``benchmarks/shapes.py``, read back for the model of the kernel for a short k and for the page."""
+"""The records of ``benchmarks/shapes.py``, read back for cost models and for the page."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def found(record: Mapping[str, Any], kernel: Kernel[Gemm]) -> Found[Gemm]:
     return Found(problem, "fit", exhaustive=True, configs=configs, seconds=seconds, library=record["seconds"][LIBRARY])
 
 
-def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
+def read(paths: Sequence[Path], kernel: Kernel[Gemm] = SHORT_K) -> list[Found[Gemm]]:
     """Return the problems of records that the kernel was timed on. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    timed = [one for record in records if (one := found(record, SHORT_K)).configs]
+    timed = [one for record in records if (one := found(record, kernel)).configs]
     return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]

@@ -1,4 +1,4 @@
-"""The records of the warp-specialised kernel, read back: those of ``benchmarks/wgmma_tiles.py`` and ``shapes.py``."""
+"""The records of the warp-specialised kernel, read back: tiles of 2026-11-24, and those of ``benchmarks/shapes.py``."""
 
 from __future__ import annotations
 

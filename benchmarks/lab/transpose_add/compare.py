@@ -1,23 +1,26 @@
-"""What differs in the comparison of ``matmill.transpose_add`` with what users have instead, on torch's tensors.
+"""Compares ``matmill.transpose_add`` with what users have instead, on torch's tensors, group by group.
 
 Every result is compared with eager torch's bit by bit.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lab import tensors
 from lab.calls import by_every_way, host_seconds
 from lab.clean_clock import clean_clock
-from lab.compare import Comparison, Run, Shown, needed
+from lab.records import by_line
+from lab.tensors import needs_torch
 from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.report import (
     FORMAT,
@@ -32,6 +35,7 @@ from lab.transpose_add.report import (
 )
 from lab.transpose_add.shapes import CASE, GROUPS, SHORT, Shape
 from matmill.arch import Arch
+from matmill.bench.environment import describe
 from matmill.bench.libraries.gemm import BFLOAT, tried
 from matmill.bench.libraries.torch_cupy import TorchCalls
 from matmill.bench.libraries.transpose_add import (
@@ -48,14 +52,19 @@ from matmill.bench.libraries.transpose_add import (
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.choose import choose_transpose_add
+from matmill.cli.console import output, table
 from matmill.dtypes import DType
+from matmill.errors import ArgumentError
 from matmill.lowering import lower_transpose
 from matmill.ops import transpose_add
+from matmill.runtime.gpu import GPU
 
 TORCH_COPY = "torch copy_"
 _SMALL = 64
 #: Seconds before the end after which nothing is compiled any more: eager torch and a copy are still timed.
 _UNCOMPILED = 30.0
+#: Columns of the table, in a log that no terminal folds.
+_WIDE = 150
 
 
 class Copies:
@@ -127,8 +136,9 @@ def compare(
     begin = time.monotonic()
     peers, refused = tried(makers, clock.stream, lambda _peer: matrices.synchronize())
     spent = time.monotonic() - begin
-    needed(peers, refused, EAGER)
-    wanted = next(peer.sum for peer in peers if peer.name == EAGER)
+    wanted = next((peer.sum for peer in peers if peer.name == EAGER), None)
+    if wanted is None:
+        raise ArgumentError(argument=EAGER, got="; ".join(refused), wanted="its result", fix="See above.")
     everyone = [*ours, *peers]
     checks = {one.name: matrices.same(matrices.tensor(one.sum), wanted) for one in everyone}
     timings = clock.compare(
@@ -209,41 +219,61 @@ def _seeded(torch: Any, seed: int) -> Any:
     return generator
 
 
-@contextmanager
-def _session(run: Run[Shape]) -> Iterator[Callable[[str, Shape], dict[str, Any]]]:
-    gpu, until = run.gpu, run.end - _UNCOMPILED
+def main(description: str | None) -> None:
+    """Measure the groups that the command line names; end with 1 where a result is wrong."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--group", choices=(*GROUPS, "all"), default="all")
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--seconds", type=float, default=540.0, help="begin nothing after these (default: 540)")
+    parser.add_argument("--limit", type=int, help="take this many shapes of each group alone")
+    args = parser.parse_args()
+    needs_torch()
+    gpu, end = GPU.get(0), time.monotonic() + args.seconds
+    args.out.mkdir(parents=True, exist_ok=True)
+    right = True
     with clean_clock(gpu) as clock, Copying(gpu, CASE.nbytes) as copying:
         copies = Copies(copying)
-        yield lambda group, shape: compare(
-            gpu.arch, clock, copies, shape, run.args.seed, everything=group == CASE.kind, compile_until=until
-        )
+        for group in GROUPS if args.group == "all" else [args.group]:
+            shapes = GROUPS[group][: args.limit]
+            record: dict[str, Any] = {
+                "record": FORMAT.kind,
+                "group": group,
+                "arch": gpu.arch.name,
+                "environment": {**describe(gpu=True), "seed": args.seed},
+                "asked": len(shapes),
+                "host": host_costs(args.seed) if group == CASE.kind else [],
+                FORMAT.entries: [],
+            }
+            path = args.out / f"{FORMAT.operation}_{gpu.arch.name}_{group}.json"
+            for shape in shapes:
+                if time.monotonic() > end:
+                    break
+                whole, until = group == CASE.kind, end - _UNCOMPILED
+                line = compare(gpu.arch, clock, copies, shape, args.seed, everything=whole, compile_until=until)
+                record[FORMAT.entries].append(line)
+                path.write_text(by_line(record, FORMAT.entries), encoding="utf-8")
+            right = _show(record) and right
+    sys.exit(0 if right else 1)
 
 
-def _shown(record: Mapping[str, Any]) -> Shown:
+def _show(record: Mapping[str, Any]) -> bool:
+    """Print a group's table and remarks, and tell whether all results are right."""
     result, whole = entries(record), record["group"] == CASE.kind
-    remarks = []
+    console = output(width=_WIDE)
+    title = f"{record['group']}: {len(result)} of {record['asked']} shapes on {record['arch']}"
+    headings = LIBRARY_HEADINGS if whole else HEADINGS
+    columns = [(heading, "right" if index else "left") for index, heading in enumerate(headings)]
+    rows = [row for entry in result for row in (library_cells(entry) if whole else [cells(entry)])]
+    console.print(table(title, columns, rows))
     for entry in result:
         rates = ", ".join(f"{name} {rate / 1e12:.3f} TB/s" for name, rate in entry.record["copy_bytes_per_s"].items())
         absent = "".join(f"; {reason}" for reason in entry.record["absent"])
-        remarks.append(f"  {entry.shape}: {rates}; {' and '.join(entry.record['configs'])}{absent}")
+        line = f"  {entry.shape}: {rates}; {' and '.join(entry.record['configs'])}{absent}"
+        console.print(line, soft_wrap=True)
     for one in record["host"]:
         costs = ", ".join(f"{way} {seconds * 1e6:.2f} us" for way, seconds in one["seconds"].items())
-        remarks.append(f"  host, {one['size']}x{one['size']} {one['dtype']}: {costs}")
-    return Shown(
-        title=record["group"],
-        headings=LIBRARY_HEADINGS if whole else HEADINGS,
-        rows=[row for entry in result for row in (library_cells(entry) if whole else [cells(entry)])],
-        remarks=[*remarks, *summary(result)],
-        right=all(entry.ok for entry in result),
-    )
-
-
-COMPARISON: Comparison[Shape] = Comparison(
-    format=FORMAT,
-    noun="shapes",
-    groups={name: partial(GROUPS.__getitem__, name) for name in GROUPS},
-    add_arguments=lambda _parser: None,
-    session=_session,
-    shown=_shown,
-    more=lambda group, seed: {"host": host_costs(seed) if group == CASE.kind else []},
-)
+        console.print(f"  host, {one['size']}x{one['size']} {one['dtype']}: {costs}", soft_wrap=True)
+    for sentence in summary(result):
+        console.print(sentence, soft_wrap=True)
+    return all(entry.ok for entry in result)

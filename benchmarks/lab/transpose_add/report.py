@@ -158,14 +158,11 @@ def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
     parts = ["## `matmill.transpose_add` beside others\n"]
     parts.append(
         "All take the same tensors of torch, interleaved, in one run; `of a copy` refers to the faster of our copy\n"
-        "kernel and torch's `copy_`, interleaved with each shape.\n\n"
-        "Our results are packed by rows, as y is, unless `out` has another layout; torch gives\n"
-        "`x.transpose(-2, -1) + y` the layout of x, packed by columns. Where one side is short these are two tasks of\n"
-        "different speed, and so both are compared as well: `both as x` is what torch.compile takes over our time\n"
-        "into an `out` with x's layout, `both as y` what it takes for `y + x.transpose(-2, -1)`, to which it gives\n"
-        "the layout of y, over our time as in the other columns.\n\n"
-        "Record them on a GPU, with torch installed:\n\n"
-        "    python benchmarks/compare.py transpose_add --out benchmarks/results\n"
+        "kernel and torch's `copy_`, interleaved with each shape. Our results are packed by rows, as y is; torch\n"
+        "gives `x.transpose(-2, -1) + y` the layout of x, packed by columns. Where one side is short these are two tasks of\n"
+        "different speed, so both are compared as well: `both as x` is torch.compile's time over ours into an `out`\n"
+        "with x's layout, `both as y` its time for `y + x.transpose(-2, -1)`, to which it gives y's layout.\n\n"
+        "    python benchmarks/compare.py --out benchmarks/results\n"
     )
     return "\n".join([*parts, *(_section(record) for record in comparisons.values())])
 
@@ -177,7 +174,12 @@ def _section(record: Mapping[str, Any]) -> str:
     if record["group"] == CASE.kind:
         parts += [markdown(list(LIBRARY_HEADINGS), library_cells(entry)) for entry in result]
     else:
-        parts += [markdown(list(HEADINGS), [cells(entry) for entry in result]), " ".join(summary(result)) + "\n"]
+        kinds = dict.fromkeys(entry.shape.kind for entry in result)
+        few = [min((one for one in result if one.shape.kind == kind), key=Entry.share) for kind in kinds]
+        parts += [
+            f"{' '.join(summary(result))}\n\nOf each class the shape that reaches least of a copy's bandwidth:\n",
+            markdown(list(HEADINGS), [cells(entry) for entry in few]),
+        ]
     if record.get("host"):
         headings = ["", *(f"{one['size']}x{one['size']} {one['dtype']}" for one in record["host"])]
         ways = list(record["host"][0]["seconds"])

@@ -1,4 +1,4 @@
-"""What differs in the search over configurations of the kernels behind transpose_add, beside eager torch and a copy.
+"""Times the configurations of transpose_add's kernels beside eager torch and a copy: what its model is fitted on.
 
 A record's lines hold one shape each, with seconds and prediction of every configuration and the bandwidth of a copy
 interleaved with them.
@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from lab.clean_clock import clean_clock
+from lab.compiler import KernelCompiler, add_workers
+from lab.contest import Rules, contest
+from lab.enqueue import enqueuer
 from lab.model_fit import Found
-from lab.records import Kind
-from lab.search import Candidate, Search, Timed, Tools, Trial
+from lab.records import Kind, append
+from lab.tensors import needs_torch
 from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.shapes import CASE, Shape
+from matmill import arch as arches
 from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import Operand
+from matmill.bench.environment import describe
 from matmill.bench.libraries.transpose_add import EAGER, TorchSum
-from matmill.bench.timing.clock import Competitor, StreamHandle
+from matmill.bench.timing.clock import Clock, Competitor
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
 from matmill.dtypes import ELEMENTWISE
@@ -34,10 +43,11 @@ from matmill.kernels.transpose.tiles import layout, tiles
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.registry import TRANSPOSE_ADD_KERNELS
+from matmill.runtime.gpu import GPU
 
 KIND = Kind(
     "transpose_add search",
-    "benchmarks/search.py transpose_add",
+    "benchmarks/search.py",
     lambda line: json.dumps(line["shape"], sort_keys=True),
 )
 #: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.
@@ -54,6 +64,28 @@ _SLIM, _SLIM_ELEMENTS = (3, 8, 17, 30, 48), 2**24
 _SMALL = ((8, 8), (17, 23), (32, 32), (40, 48), (64, 64), (90, 5))
 _PARTS = ("fit", "fit", "judge")
 _DEVICE = ("cuda", 0)
+#: The longest that the last shape may take after the time is over, in seconds, and shapes compiled ahead of time.
+_RESERVE, _AHEAD = 15.0, 40
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel with its configuration, and the seconds that its cost model predicts."""
+
+    kernel: Kernel[Any]
+    predicted: float
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a search works with; ``seed`` is that of the matrices and of the order of runs."""
+
+    gpu: GPU
+    clock: Clock
+    compiler: KernelCompiler
+    copying: Copying
+    rules: Rules
+    seed: int
 
 
 def grid() -> list[Shape]:
@@ -117,40 +149,47 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     return result
 
 
-def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
-    """Return one shape's matrices, eager torch's result, with which all are compared to the bit, and the copy."""
-    matrices = TransposeAddMatrices(shape, tools.seed)
+def left(shapes: Sequence[Shape], path: Path, seed: int, environment: Mapping[str, Any]) -> list[Shape]:
+    """Return the shapes that the record at ``path`` has no line of yet; begins it where there is none."""
+    done = {KIND.key(line) for line in KIND.open(path, seed, {"environment": environment})}
+    return [shape for shape in shapes if KIND.key({"shape": shape.record()}) not in done]
+
+
+def measure(tools: Tools, shape: Shape, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Time ``candidates``, eager torch and a copy, interleaved, and compare all results to the bit.
+
+    Returns the line of the record.
+    """
+    matrices, problem = TransposeAddMatrices(shape, tools.seed), problem_of(shape)
     eager = TorchSum(EAGER, lambda x, y: x.transpose(-2, -1) + y, matrices.x, matrices.y, shape.dtype)
     matrices.synchronize()
     eager.run(tools.clock.stream)
     matrices.synchronize()
-    wrong: list[str] = []
-
-    def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
-        """Run and check each."""
+    wrong, competitors, operands = [], [], matrices.operands()
+    for index, one in enumerate(candidates):
+        run = enqueuer(tools.gpu, tools.compiler.steps(one.kernel, problem, operands))
         matrices.poison()
         run(tools.clock.stream)
         tools.gpu.synchronize()
         if not matrices.same(matrices.out, eager.sum):
-            wrong.append(f"{kernel.entry} ({kernel.config})")
-
-    def line(timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
-        """Return bytes, the copy's rate, eager torch's seconds, what is wrong, and a row for each configuration."""
-        rows = [
-            {
-                "kernel": one.candidate.kernel.entry,
-                "config": named(one.candidate.kernel.config),
-                "predicted": one.candidate.predicted,
-                "seconds": one.seconds,
-                "rounds": one.rounds,
-            }
-            for one in timed
-        ]
-        rate = copying.rate(others[COPY_NAME])
-        return {"bytes": shape.nbytes, "copy_bytes_per_s": rate, EAGER: others[EAGER], "wrong": wrong, "rows": rows}
-
-    others = Competitor(EAGER, eager.run), Competitor(COPY_NAME, copying.run)
-    return Trial(others, lambda _workspace: matrices.operands(), try_out, line)
+            wrong.append(f"{one.kernel.entry} ({one.kernel.config})")
+        competitors.append(Competitor(str(index), run))
+    competitors += [Competitor(EAGER, eager.run), Competitor(COPY_NAME, tools.copying.run)]
+    samples = contest(tools.clock.once, competitors, tools.rules, tools.seed, always={EAGER, COPY_NAME})
+    medians = {name: statistics.median(seconds) for name, seconds in samples.items()}
+    rows = [
+        {
+            "kernel": one.kernel.entry,
+            "config": named(one.kernel.config),
+            "predicted": one.predicted,
+            "seconds": medians[str(index)],
+            "rounds": len(samples[str(index)]),
+        }
+        for index, one in enumerate(candidates)
+    ]
+    rate = tools.copying.rate(medians[COPY_NAME])
+    fields = {"shape": shape.record(), "bytes": shape.nbytes, "copy_bytes_per_s": rate, EAGER: medians[EAGER]}
+    return {**fields, "wrong": wrong, "rows": rows}
 
 
 def named(config: Config) -> dict[str, int]:
@@ -158,18 +197,72 @@ def named(config: Config) -> dict[str, int]:
     return dict((*config.constants, *config.launch))
 
 
-@contextmanager
-def _trials(tools: Tools) -> Iterator[Callable[[Shape], Trial]]:
-    with Copying(tools.gpu, CASE.nbytes) as copying:
-        yield partial(_trial, tools, copying)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def main(description: str | None) -> None:
+    """Search what the command line asks for, or compile alone; end with 1 where a result is wrong."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="the record, to which lines are appended")
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--seconds", type=float, default=500.0, help="when to stop (default: 500)")
+    parser.add_argument("--rounds", type=int, default=5, help="of whatever is not far from the best (default: 5)")
+    parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels; needs no GPU")
+    parser.add_argument("--arch", default=DEFAULT, help=f"what --compile-only compiles for (default: {DEFAULT})")
     parser.add_argument("--slim", action="store_true", help="shapes that are processed in chunks")
     parser.add_argument("--limit", type=int, help="take this many shapes alone")
+    add_workers(parser)
+    args = parser.parse_args()
+    shapes = (slim_grid() if args.slim else grid())[: args.limit]
+    if args.compile_only:
+        _compile(shapes, arches.get(args.arch), args.workers)
+    elif args.out is None:
+        parser.error("--out is needed, but for --compile-only")
+    else:
+        sys.exit(1 if _search(shapes, args) else 0)
 
 
-def _said(line: Mapping[str, Any]) -> str:
+def _compile(shapes: Sequence[Shape], arch: Arch, workers: int) -> None:
+    """Fill the cache of kernels."""
+    begin = time.monotonic()
+    with KernelCompiler(arch.target, workers) as compiler:
+        for shape in shapes:
+            compiler.order([one.kernel for one in candidates(problem_of(shape), arch)], shape.dtype)
+        compiler.wait()
+        print(f"{compiler.ordered} kernels for {arch.target} in {time.monotonic() - begin:.0f} s")
+
+
+def _search(shapes: Sequence[Shape], args: argparse.Namespace) -> int:
+    """Go through the shapes until the time is over; kernels are ordered some shapes ahead. Count wrong results."""
+    begin = time.monotonic()
+    needs_torch()
+    gpu = GPU.get(0)
+    todo = left(shapes, args.out, args.seed, {**describe(gpu=True), "rounds": args.rounds})
+    ahead, ready = iter(todo), deque[tuple[Shape, list[Candidate]]]()
+    done = wrong = 0
+    with (
+        KernelCompiler(gpu.arch.target, args.workers) as compiler,
+        clean_clock(gpu) as clock,
+        Copying(gpu, CASE.nbytes) as copying,
+    ):
+        rules = Rules(rounds=args.rounds, deadline=begin + args.seconds - _RESERVE)
+        tools = Tools(gpu, clock, compiler, copying, rules, args.seed)
+        while time.monotonic() < rules.deadline:
+            while len(ready) < _AHEAD and (shape := next(ahead, None)) is not None:
+                ready.append((shape, candidates(problem_of(shape), gpu.arch)))
+                compiler.order([one.kernel for one in ready[-1][1]], shape.dtype)
+            if not ready:
+                break
+            line = measure(tools, *ready.popleft())
+            append(args.out, line)
+            done += 1
+            wrong += len(line["wrong"])
+            print(_in_words(line), flush=True)
+        print(
+            f"{done} of {len(todo)} shapes in {time.monotonic() - begin:.0f} s, of which {compiler.waited:.0f} s "
+            f"waiting for {compiler.ordered} kernels; {wrong} wrong results"
+        )
+    return wrong
+
+
+def _in_words(line: Mapping[str, Any]) -> str:
     """Return the best, the chosen beside it, and the best that does not shift."""
     rows = line["rows"]
     best = min(rows, key=lambda row: row["seconds"])
@@ -184,21 +277,6 @@ def _said(line: Mapping[str, Any]) -> str:
         f"{share:6.1%} of a copy, {best['kernel']} {tile}  "
         f"chosen/best {rows[0]['seconds'] / best['seconds']:.3f}{beside}{wrong}"
     )
-
-
-SEARCH: Search[Shape] = Search(
-    kind=KIND,
-    noun="shapes",
-    header={},
-    add_arguments=_add_arguments,
-    tasks=lambda args, _arch: (slim_grid() if args.slim else grid())[: args.limit],
-    problem=problem_of,
-    described=lambda shape: {"shape": shape.record()},
-    candidates=lambda shape, arch, _seed: candidates(problem_of(shape), arch),
-    trials=_trials,
-    wrong=lambda line: len(line["wrong"]),
-    said=_said,
-)
 
 
 def read(paths: Sequence[Path]) -> list[Found[Geam]]:

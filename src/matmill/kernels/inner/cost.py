@@ -8,8 +8,8 @@ unaligned rows, the block's own reduction and, with more than one block, the red
 launch.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
-``benchmarks/fit_model.py`` fitted the defaults to times that ``benchmarks/search.py inner`` measured on an H200: 152
-products, of which 53 can run on tensor cores, in ``inner_search_h200_fit.jsonl`` and ``..._units_fit.jsonl`` of
+``benchmarks/fit_model.py`` fitted the defaults to times of a search on an H200 (2026-11-23): 152 products, of which 53
+can run on tensor cores, in ``inner_search_h200_fit.jsonl`` and ``inner_search_h200_mma_fit.jsonl`` of
 ``benchmarks/results``. They were fitted together, not measured one by one: weakly identified constants are arbitrary.
 """
 

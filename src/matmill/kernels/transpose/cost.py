@@ -6,7 +6,7 @@ load, transpose and store; and the wait, which is longer with fewer bytes in fli
 than their bytes: memory opens a page for less. So do runs that start inside a cache line that two blocks share.
 
 :class:`Demand` counts what a problem asks of the GPU with a configuration; :class:`Constants` say what that costs.
-``benchmarks/fit_model.py`` fits them to times measured by ``benchmarks/search.py transpose_add``.
+``benchmarks/fit_model.py`` fits them to times measured by ``benchmarks/search.py``.
 """
 
 from __future__ import annotations

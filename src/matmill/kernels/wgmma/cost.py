@@ -8,7 +8,7 @@ two consumers that alternate hide most of all but the last epilogue. So do the l
 that adds split-K partial sums.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
-``benchmarks/fit_model.py`` fits them to what ``benchmarks/wgmma_tiles.py`` and ``shapes.py`` measured.
+``benchmarks/fit_model.py`` fits them to what was measured of every tile, and by ``shapes.py``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-// Questions about Hopper that its documentation leaves open, one entry point each. No wait is without a limit: a wrong
-// guess ends in an answer, not in a hang.
+// Questions about Hopper that its documentation leaves open, one entry point each. Every wait has a limit.
 #include "matmill/ptx/cluster.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/mbarrier.cuh"
@@ -114,26 +113,6 @@ extern "C" __global__ void __launch_bounds__(32)
   for (int i = threadIdx.x; i < bytes; i += 32) dump[i] = shared[i];
 }
 
-// Block r of a cluster writes, from word 64 r on: the address of its shared memory, in 32 bits and as a generic address;
-// then for each block its mapped address, 32 bits, and generic.
-extern "C" __global__ void __launch_bounds__(32) mapped_addresses(unsigned long long* words) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const unsigned own = shared_address(shared), rank = cluster_rank(), size = cluster_size();
-  cluster_sync();
-  if (threadIdx.x == 0) {
-    unsigned long long* const to = words + 64 * rank;
-    to[0] = own;
-    to[1] = reinterpret_cast<unsigned long long>(shared);
-    for (unsigned r = 0; r < size; ++r) {
-      unsigned long long generic;
-      asm volatile("mapa.u64 %0, %1, %2;" : "=l"(generic) : "l"(shared), "r"(r));
-      to[2 + 2 * r] = map_shared_rank(own, r);
-      to[3 + 2 * r] = generic;
-    }
-  }
-  cluster_sync();
-}
-
 // The lane that elect.sync names for each of COUNT masks, and the lanes whose predicate is set. One warp.
 extern "C" __global__ void __launch_bounds__(32) elected_lanes(const unsigned* masks, unsigned* found, int count) {
   for (int i = 0; i < count; ++i) {
@@ -163,51 +142,3 @@ extern "C" __global__ void __launch_bounds__(32) parity_answers(unsigned* answer
     *answers = bits;
   }
 }
-
-// Nanoseconds that try_wait takes to say no, for each of `count` time hints; hint 0 is an instruction without one.
-extern "C" __global__ void __launch_bounds__(32)
-    try_wait_times(const unsigned* hints, unsigned* times, unsigned* answers, int count) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const unsigned barrier = new_barrier(shared_address(shared));
-  if (threadIdx.x != 0) return;
-  for (int i = 0; i < count; ++i) {
-    unsigned over;
-    const unsigned hint = hints[i];
-    const unsigned long long start = nanoseconds();
-    if (hint) {
-      asm volatile(
-          "{.reg .pred over; mbarrier.try_wait.parity.shared::cta.b64 over, [%1], 0, %2; selp.u32 %0, 1, 0, over;}"
-          : "=r"(over)
-          : "r"(barrier), "r"(hint)
-          : "memory");
-    } else {
-      over = mbarrier_try_wait(barrier, 0);
-    }
-    times[i] = unsigned(nanoseconds() - start);
-    answers[i] = over;
-  }
-}
-
-#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1302  // PTX ISA 9.2
-// What 64 bytes from `from` on leave in shared memory that was all 0xa5, where the first `left` and the last `right` of
-// them may be outside an allocation; `done` as for box_bytes.
-extern "C" __global__ void __launch_bounds__(32)
-    ignored_bytes(const unsigned char* from, unsigned char* dump, unsigned* done, int expected, int left, int right) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const unsigned full = new_barrier(shared_address(shared) + 64);
-  for (int i = threadIdx.x; i < 64; i += 32) shared[i] = 0xa5;
-  fence_proxy_async_shared();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    mbarrier_arrive_expect_tx(full, expected);
-    asm volatile(
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%0], [%1], 64, %2, %3, [%4];" ::"r"(
-            shared_address(shared)),
-        "l"(__cvta_generic_to_global(from)), "r"(left), "r"(right), "r"(full)
-        : "memory");
-    *done = ends(full, 0);
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 64; i += 32) dump[i] = shared[i];
-}
-#endif
