@@ -11,22 +11,16 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, Self
 
 from matmill.config import Config
-from matmill.dtypes import BITS, ELEMENTWISE, DType
+from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.compile import Binary, compile_source
 from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
-from matmill.ladders.hgemm.rungs import HGEMM
-from matmill.ladders.inner.rungs import INNER
-from matmill.ladders.sgemm.rungs import SGEMM
-from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.launch import Launch
-from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.registry import TRANSPOSE_ADD_KERNELS
 
-_ALL: tuple[Any, ...] = (*PRODUCTION, *TRANSPOSE_ADD_KERNELS, *SGEMM, *HGEMM, *INNER, *TRANSPOSE_ADD)
 #: By package: kernels hold functions, which do not travel to other processes.
-_KERNELS: dict[str, Kernel[Any]] = {one.kernel.package: one.kernel for one in _ALL}
-_DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}
+_KERNELS: dict[str, Kernel[Any]] = {one.kernel.package: one.kernel for one in TRANSPOSE_ADD_KERNELS}
 #: Package, constants, element type.
 _Key = tuple[str, tuple[tuple[str, int], ...], str]
 
@@ -38,9 +32,9 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 class KernelCompiler:
-    """Compiles kernels for ``target`` in ``workers`` processes, or with 0 in this one when asked for a binary.
+    """Compiles transpose_add's kernels in ``workers`` processes, or with 0 in this one when asked for a binary.
 
-    What a process compiles comes back through the cache on disk. ``waited`` is how many seconds :meth:`binary` took in
+    They are for ``target``. What a process compiles comes back through the cache on disk. ``waited`` is how many seconds :meth:`binary` took in
     all, ``ordered`` how many binaries were asked for. A context manager; leaving it drops what nobody waits for.
     """
 
@@ -113,7 +107,7 @@ def _compile_one(asked: tuple[Source, str]) -> None:
 
 def _binary(package: str, constants: tuple[tuple[str, int], ...], dtype: str, target: str) -> Binary:
     kernel = _KERNELS[package].with_config(Config(constants))
-    return compile_source(generate(kernel, _DTYPES[dtype]), target)
+    return compile_source(generate(kernel, ELEMENTWISE[dtype]), target)
 
 
 def _compile(package: str, constants: tuple[tuple[str, int], ...], dtype: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""What the matrices of both operations have in common where torch makes them on the GPU."""
+"""Matrices that torch makes on the GPU."""
 
 from __future__ import annotations
 
@@ -40,27 +40,3 @@ def random_operands(
 
     m, n, k = sizes
     return matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
-
-
-class Tensors:
-    """torch, a generator that gives the same numbers for the same seed, and the result's tensor ``out``.
-
-    A subclass makes its inputs, then ``out``. torch is imported by the constructor.
-    """
-
-    out: Any
-
-    def __init__(self, seed: int) -> None:
-        self.torch: Any = importlib.import_module("torch")
-        self.generator = self.torch.Generator(device=DEVICE)
-        self.generator.manual_seed(seed)
-
-    def poison(self) -> None:
-        """Set all bits of ``out``: NaN, or -1, which one in 256 results of int8 is and one in 2**32 of int32."""
-        self.out.view(self.torch.uint8).fill_(0xFF)
-        self.synchronize()
-
-    def synchronize(self) -> None:
-        """Wait until torch's work on the device is done: a clock's stream waits for no other stream."""
-        if self.out.is_cuda:
-            self.torch.cuda.synchronize()

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from lab import tensors
-from lab.tensors import Tensors
 from lab.transpose_add.shapes import Shape
 from matmill.arrays import Operand, inspect
 from matmill.kernel import GemmOperands
 from matmill.launch import Pointer
 
 
-class TransposeAddMatrices(Tensors):
+class TransposeAddMatrices:
     """x, y and out of one shape as torch's tensors: floats uniform in [-1, 1), integers of all values.
 
     The same for the same seed. Pitches are those of views of longer rows.
     """
 
     def __init__(self, shape: Shape, seed: int) -> None:
-        super().__init__(seed)
+        self.torch: Any = importlib.import_module("torch")
+        self.generator = self.torch.Generator(device=tensors.DEVICE)
+        self.generator.manual_seed(seed)
         self._dtype = shape.dtype
         self.x = self._random(shape.batch, shape.m, shape.n, shape.x_pad)
         self.y = self._random(shape.batch, shape.n, shape.m, shape.y_pad)
@@ -35,6 +37,16 @@ class TransposeAddMatrices(Tensors):
             room.random_(limits.min, limits.max, generator=self.generator)
         view = room[..., :columns]
         return view[0] if batch == 1 else view
+
+    def poison(self) -> None:
+        """Set all bits of ``out``: NaN, or -1, which one in 256 results of int8 is and one in 2**32 of int32."""
+        self.out.view(self.torch.uint8).fill_(0xFF)
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait until torch's work on the device is done: a clock's stream waits for no other stream."""
+        if self.out.is_cuda:
+            self.torch.cuda.synchronize()
 
     def inspected(self) -> tuple[Operand, Operand, Operand]:
         """Return x, y and out as matmill sees them."""

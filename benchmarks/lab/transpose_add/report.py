@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from lab.calls import WAYS
-from lab.markdown import markdown
+from lab.markdown import filled, markdown
 from lab.records import MEDIAN, Comparable, Format
 from lab.transpose_add.shapes import CASE, GROUPS, LONG, Shape
 from matmill.bench import units
@@ -155,16 +155,16 @@ def recorded_comparisons(folder: Path) -> dict[str, dict[str, Any]]:
 
 def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the comparisons as a part of the ladder's page."""
-    parts = ["## `matmill.transpose_add` beside others\n"]
-    parts.append(
-        "All take the same tensors of torch, interleaved, in one run; `of a copy` refers to the faster of our copy\n"
-        "kernel and torch's `copy_`, interleaved with each shape. Our results are packed by rows, as y is; torch\n"
-        "gives `x.transpose(-2, -1) + y` the layout of x, packed by columns. Where one side is short these are two tasks of\n"
-        "different speed, so both are compared as well: `both as x` is torch.compile's time over ours into an `out`\n"
+    text = filled(
+        "## `matmill.transpose_add` beside others\n\n"
+        "All take the same tensors of torch, interleaved, in one run; `of a copy` refers to the faster of our copy "
+        "kernel and torch's `copy_`, interleaved with each shape. Our results are packed by rows, as y is; torch gives "
+        "`x.transpose(-2, -1) + y` the layout of x, packed by columns. Where one side is short these are two tasks of "
+        "different speed, so both are compared as well: `both as x` is torch.compile's time over ours into an `out` "
         "with x's layout, `both as y` its time for `y + x.transpose(-2, -1)`, to which it gives y's layout.\n\n"
-        "    python benchmarks/compare.py --out benchmarks/results\n"
+        "    python benchmarks/compare.py --out benchmarks/results"
     )
-    return "\n".join([*parts, *(_section(record) for record in comparisons.values())])
+    return "\n".join([text, *(_section(record) for record in comparisons.values())])
 
 
 def _section(record: Mapping[str, Any]) -> str:
