@@ -34,9 +34,9 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 class KernelCompiler:
     """Compiles transpose_add's kernels in ``workers`` processes, or with 0 in this one when asked for a binary.
 
-    They are for ``target``. What a process compiles comes back through the cache on disk. ``waited`` is how many seconds
-    :meth:`binary` took in all, ``ordered`` how many binaries were asked for. A context manager; leaving it drops what
-    nobody waits for.
+    They are for ``target``. What a process compiles comes back through the cache on disk. ``waited`` is how many
+    seconds :meth:`binary` took in all, ``ordered`` how many binaries were asked for. A context manager;
+    leaving it drops what nobody waits for.
     """
 
     def __init__(self, target: str, workers: int) -> None:
