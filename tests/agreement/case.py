@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator import Memory, Report, run
-from matmill.jit.compile import Binary, compile_source
+from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source
 from matmill.launch import Argument, Dim3, Launch
 
@@ -49,11 +49,12 @@ class Op:
     near: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A kernel with entry ``k`` and its array arguments, of which ``outputs`` are compared.
 
     ``differences(gpu, emulator)`` describes what differs, in a list that is empty where they agree.
+    A table has its rows in ``ops`` and their values in ``operands``.
     """
 
     name: str
@@ -65,6 +66,8 @@ class Case:
     values: tuple[np.generic, ...] = ()
     shared: int = 0
     differences: Callable[[dict[str, Array], dict[str, Array]], list[str]] | None = field(default=None)
+    ops: tuple[Op, ...] = ()
+    operands: tuple[Array, ...] = ()
 
     def binary(self, target: str = TARGET) -> Binary:
         """Return the compiled kernel."""
@@ -74,12 +77,12 @@ class Case:
         """Return the launch, with these for the arrays."""
         return Launch(self.name, "k", self.grid, self.block, (*pointers, *self.values), self.shared)
 
-    def emulate(self) -> tuple[dict[str, Array], Report]:
-        """Return the arrays after a run in the emulator, and its report."""
+    def emulate(self, target: str = TARGET, **options: Any) -> tuple[dict[str, Array], Report]:
+        """Return the arrays after a run in the emulator with ``run``'s options, and its report."""
         memory, arrays = Memory(), self.arrays()
         pointers = [memory.bind(name, array, access="rw") for name, array in arrays.items()]
-        report = run(self.binary().ptx, self.launch(pointers), memory)
-        return arrays, report
+        ptx = compile_ptx(Source(f"agreement.{self.name}", "k", self.source), target)
+        return arrays, run(ptx, self.launch(pointers), memory, **options)
 
     def compare(self, gpu: dict[str, Array], emulator: dict[str, Array]) -> list[str]:
         """Return what differs, in words."""
@@ -123,8 +126,9 @@ def table(name: str, operands: Sequence[tuple[str, Array]], ops: Sequence[Op]) -
         return compare_slots(ops, [values for _, values in operands], gpu["o"], emulator["o"])
 
     return Case(
-        name, source, arrays, ("o",), (-(-count // BLOCK), 1, 1), values=(np.int32(count),), differences=differences
-    )
+        name, source, arrays, ("o",), (-(-count // BLOCK), 1, 1), values=(np.int32(count),), differences=differences,
+        ops=tuple(ops), operands=tuple(values for _, values in operands),
+    )  # fmt: skip
 
 
 def compare_slots(ops: Sequence[Op], inputs: Sequence[Array], gpu: Array, emulator: Array) -> list[str]:

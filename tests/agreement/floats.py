@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreement.case import Case, Op, table
-from agreement.values import floats, midpoints, words, zipped
+from agreement.case import Array, Case, Op, table
+from agreement.values import floats, limits, midpoints, words, zipped
 
 MODES = ("rn", "rz", "rm", "rp")
+_WITHOUT_MODE = ("", ".ftz", ".sat")
+_BESIDE_BYTES = np.array([0, 0x40000, 0x80000, 0xC0000, 0x7FFFF, 0x80001, 0xFFFFF, 0x3FFFF], np.uint32)
 _TYPES = {"f4": "f32", "f8": "f64", "f2": "f16", "bf": "bf16"}
 
 
@@ -20,6 +22,8 @@ def _arithmetic_f32() -> Case:
         for ftz in ("", ".ftz"):
             ops.append(Op(f"div.{mode}{ftz}.f32 %0, %1, %2;", "f4"))
             ops += [Op(f"{name}.{mode}{ftz}.f32 %0, %1;", "f4") for name in ("rcp", "sqrt")]
+    ops += [Op(f"{name}{more}.f32 %0, %1, %2;", "f4") for name in ("add", "sub", "mul") for more in _WITHOUT_MODE]
+    ops += [Op("add.sat.f32 %0, %1, 0f00000000;", "f4")]
     return table("arithmetic f32", [("f4", x) for x in zipped(floats("f4"), midpoints(np.float32))], ops)
 
 
@@ -29,7 +33,8 @@ def _arithmetic_f64() -> Case:
         ops += [Op(f"{name}.{mode}.f64 %0, %1, %2;", "f8") for name in ("add", "sub", "mul", "div")]
         ops.append(Op(f"fma.{mode}.f64 %0, %1, %2, %3;", "f8"))
         ops += [Op(f"{name}.{mode}.f64 %0, %1;", "f8") for name in ("rcp", "sqrt")]
-    return table("arithmetic f64", [("f8", x) for x in zipped(floats("f8"), midpoints(np.float64))], ops)
+    ops += [Op(f"{name}.f64 %0, %1, %2;", "f8") for name in ("add", "sub", "mul")]
+    return table("arithmetic f64", [("f8", x) for x in zipped(floats("f8"), midpoints(np.float64), limits())], ops)
 
 
 def _signs_and_extrema() -> Case:
@@ -87,6 +92,7 @@ def _halves(kind: str) -> Case:
         for form in forms:
             ops += [Op(f"{name}.rn{form}.{t}{suffix} %0, {a}, {b};", out) for name in names]
             ops.append(Op(f"fma.rn{form}.{t}{suffix} %0, {a}, {b}, {c};", out))
+        ops += [Op(f"{name}.{t}{suffix} %0, {a}, {b};", out) for name in names]
         relu = (".relu", ".ftz.relu") if kind == "f2" else (".relu",)
         ops += [Op(f"fma.rn{form}.{t}{suffix} %0, {a}, {b}, {c};", out) for form in relu]
         for form in ("", ".NaN", *((".ftz", ".ftz.NaN") if kind == "f2" else ())):
@@ -100,6 +106,12 @@ def _halves(kind: str) -> Case:
     rng = np.random.default_rng(3)
     pairs = [(f"{kind}x2", x.astype(np.uint32) | (rng.permutation(x).astype(np.uint32) << 16)) for _, x in operands]
     return table(f"halves {t}", [*operands, *pairs], ops)
+
+
+def _turns() -> Case:
+    """Return sines and cosines of whole turns, which ptxas takes with .ftz alone."""
+    ops = [Op(f"{name}.approx.2pi{ftz}.f32 %0, %1;", "f4") for name in ("sin", "cos") for ftz in ("", ".ftz")]
+    return table("turns", [("f4", np.linspace(-40, 40, 2048).astype(np.float32).view(np.uint32))], ops)
 
 
 COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
@@ -167,7 +179,7 @@ def _from_integers() -> Case:
     return table("integers to floats", [("u2", a), ("u4", b), ("u4", c), ("u8", d)], ops)
 
 
-def _between_floats() -> Case:
+def _conversions() -> tuple[list[tuple[str, Array]], list[Op]]:
     """Return cvt among floating-point types in every rounding, with saturation, and the packed forms."""
     ops = []
     for mode in MODES:
@@ -194,6 +206,7 @@ def _between_floats() -> Case:
     for t, more in ((t, more) for t in ("e4m3x2", "e5m2x2") for more in ("", ".relu")):
         ops.append(Op(f"cvt.rn.satfinite{more}.{t}.f32 %0, %1, %2;", "u2"))
         ops.append(Op(f"cvt.rn{more}.f16x2.{t} %0, %4;", "f2x2"))
+        ops.append(Op(f"cvt.rn.satfinite{more}.{t}.f16x2 %0, %5;", "u2"))
     rng = np.random.default_rng(8)
     single, _, drawn = floats("f4", seed=8)
     # Midpoints of f16, bf16 and tf32, and their neighbours, in the lower bits of float32.
@@ -206,8 +219,31 @@ def _between_floats() -> Case:
     double, half = floats("f8", seed=9)[0], floats("f2", seed=10)[0]
     size = min(len(x) for x in (single, double, half, halfway))
     double = np.concatenate([double[::9], beside])[:size]
-    operands = [("f4", single[:size]), ("f4", halfway[:size]), ("f8", double), ("f2", half[:size])]
+    every = np.resize(np.arange(1 << 16, dtype=np.uint32)[::7], size)
+    pairs = every | every[::-1] << np.uint32(16)
+    # Midpoints of e4m3 and e5m2, and their neighbours, of exponents that f16 has.
+    small = (drawn & np.uint32(0x87F00000)) | np.uint32(0x38000000) | rng.choice(_BESIDE_BYTES, len(drawn))
+    byte_pair = np.where(np.arange(size) % 2, small[:size], halfway[:size])
+    operands = [("f4", single[:size]), ("f4", byte_pair), ("f8", double), ("f2", half[:size]), ("u4", pairs)]
+    return operands, ops
+
+
+def _between_floats() -> Case:
+    operands, ops = _conversions()
     return table("conversions between floats", operands, ops)
+
+
+def _later_conversions() -> Case:
+    """Return forms that PTX has for GPUs after Hopper, or that ptxas does not take for it."""
+    operands, _ = _conversions()
+    # A NaN whose payload is in the bits that tf32 drops is infinity to .rna of sm_90, which .satfinite might clamp.
+    bits = operands[0][1]
+    operands[0] = ("f4", np.where(bits & 0x7FFFFFFF > 0x7F800000, np.uint32(0x7FFFFFFF), bits))
+    ops = [Op("cvt.rn.satfinite.bf16.f32 %0, %1;", "bf"), Op("cvt.rna.satfinite.tf32.f32 %0, %1;", "tf")]
+    for t, more in ((t, more) for t in ("e4m3x2", "e5m2x2") for more in ("", ".relu")):
+        ops.append(Op(f"cvt.rn.satfinite{more}.{t}.bf16x2 %0, %5;", "u2"))
+        ops.append(Op(f"cvt.rn{more}.bf16x2.{t} %0, %4;", "bfx2"))
+    return table("later conversions between floats", operands, ops)
 
 
 def _approximate() -> Case:
@@ -243,3 +279,5 @@ CASES = (
     _between_floats(),
     _approximate(),
 )
+#: What only the emulator runs.
+LATER = (_later_conversions(), _turns())

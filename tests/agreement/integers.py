@@ -21,11 +21,14 @@ def _arithmetic(bits: int) -> Case:
         ops += [Op(f"{name}.{t} %0, %1, %2, %3;", out) for name in ("mad.lo", "mad.hi", "sad")]
         ops += [Op(f"{name}.{t} %0, %1, %2;", out) for name in ("div", "rem")]
         if bits < 64:
-            ops.append(Op(f"mul.wide.{t} %0, %1, %2;", f"u{bits // 4}"))
+            wide = f"u{bits // 4}"
+            ops += [Op(f"mul.wide.{t} %0, %1, %2;", wide), Op(f"mad.wide.{t} %0, %1, %2, %4;", wide)]
     ops += [Op(f"{name}.s{bits} %0, %1;", f"u{bits // 8}") for name in ("neg", "abs")]
     ops += [Op(f"cnot.b{bits} %0, %1;", f"u{bits // 8}"), Op(f"not.b{bits} %0, %1;", f"u{bits // 8}")]
     ops += [Op(f"{name}.b{bits} %0, %1, %2;", f"u{bits // 8}") for name in ("and", "or", "xor")]
-    return table(f"arithmetic {bits}", [(f"u{bits // 8}", x) for x in words(bits)], ops)
+    operands = [(f"u{bits // 8}", x) for x in words(bits)]
+    operands += [(f"u{bits // 4}", words(2 * bits, seed=16)[2])] if bits < 64 else []
+    return table(f"arithmetic {bits}", operands, ops)
 
 
 def _arithmetic_32() -> Case:
@@ -38,7 +41,6 @@ def _arithmetic_32() -> Case:
         ops += [
             Op(f"dp2a.{part}.{t}.{other} %0, %1, %2, %3;", "u4") for part in ("lo", "hi") for other in ("u32", "s32")
         ]
-        ops.append(Op(f"mad.wide.{t} %0, %1, %2, %4;", "u8"))
         ops += [Op(f"mul.wide.{t} %0, %1, -7;", "u8")] if t == "s32" else []
     sums = (
         "{{.reg .u32 lo, hi; {0}.cc.u32 lo, %1, %2; {0}c.cc.u32 hi, %2, %3; {0}c.u32 %0, %3, %1; {1}.u32 %0, %0, {2};}}"
@@ -110,7 +112,18 @@ def _comparisons(bits: int) -> Case:
         for result in "pq"
         for other in ("c", "!c")
     ]
-    ops += [Op(f"set.{name}.u32.s{bits} %0, %1, %2;", "u4") for name in ("lt", "ne")]
+    joined = "{{.reg .pred p, c; setp.lt.s{0} c, %2, %3; setp.{2}.and.{1}{0} p, %1, %2, c; selp.u32 %0, 7, 9, p;}}"
+    for t in "su":
+        for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+            ops.append(Op(f"set.{name}.u32.{t}{bits} %0, %1, %2;", "u4"))
+            ops.append(Op(joined.format(bits, t, name), "u4"))
+    ops.append(
+        Op(
+            f"{{.reg .pred p, q; setp.lo.u{bits} p, %1, %2; setp.hs.or.u{bits} q, %2, %3, !p; xor.pred p, p, q; "
+            "not.pred q, p; selp.b32 %0, 1, 0, q;}",
+            "u4",
+        )
+    )
     ops += [Op(f"set.{name}.f32.u{bits} %0, %1, %2;", "f4") for name in ("ge", "eq")]
     ops.append(Op(f"slct.b{bits}.s32 %0, %1, %2, %4;", word))
     ops.append(Op(f"{{.reg .pred p; setp.gt.u{bits} p, %1, %2; selp.b{bits} %0, %2, %3, p;}}", word))

@@ -88,7 +88,8 @@ def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = 
 
     return Case(
         f"{label} on own {space} addresses", source, arrays, ("o", "m"), (count // 128, 1, 1),
-        values=(np.int32(count),), differences=differences,
+        values=(np.int32(count),), differences=differences, ops=tuple(ops),
+        operands=tuple(operand(n) for n in range(3)),
     )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def _widths() -> Case:
     """Return vectors of every width and element through global, shared and local memory, with sign extension."""
     lines = []
     forms = [("u8", 1), ("s8", 1), ("u8", 2), ("s8", 4), ("u16", 1), ("s16", 2), ("u16", 4), ("s32", 1), ("u32", 2),
-             ("f32", 4), ("u64", 1), ("s64", 2), ("f64", 2)]  # fmt: skip
+             ("f32", 4), ("u64", 1), ("b64", 1), ("s64", 2), ("f64", 2)]  # fmt: skip
     for n, (t, width) in enumerate(forms):
         bits = int(t[1:])
         register = {8: "b32", 16: "b16", 32: "b32", 64: "b64"}[bits] if t[0] != "f" else f"f{bits}"

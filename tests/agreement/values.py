@@ -108,6 +108,29 @@ def midpoints(dtype: type[np.floating[Any]], seed: int = 0, count: int = 2048) -
     return [x.astype(kind).view(bits) for x in scaled]
 
 
+def limits(count: int = 2048, seed: int = 19) -> list[Array]:
+    """Draw float64 a, b, c whose products and sums are about the subnormals or overflow; terms cancel."""
+    rng = np.random.default_rng(seed)
+
+    def significands() -> Array:
+        few = 2 * np.frexp((rng.integers(8, 16, count) << rng.integers(0, 50, count)).astype(np.float64))[0]
+        kinds = rng.uniform(1, 2, count), few, 1 + rng.integers(-3, 4, count) * 2.0**-52
+        return np.asarray(np.choose(rng.integers(0, 3, count), kinds) * rng.choice([-1.0, 1.0], count))
+
+    def scaled(exponent: Array) -> Array:
+        return np.asarray(np.ldexp(significands(), np.clip(exponent, -1074, 1023)))
+
+    exponent = np.concatenate([rng.integers(-1085, -1015, count // 2), rng.integers(1018, 1028, count - count // 2)])
+    first = rng.integers(-1074, 1024, count)
+    with np.errstate(all="ignore"):
+        a, b, c = scaled(first), scaled(exponent - first), scaled(exponent + rng.integers(-60, 60, count))
+        product = a * b
+        cancelled = np.where(np.isfinite(product), -product, c) * (1 + rng.integers(-2, 3, count) * 2.0**-52)
+        anywhere = scaled(rng.integers(-1074, 1024, count))
+        c = np.choose(rng.integers(0, 4, count), (c, cancelled, anywhere, np.copysign(0.0, c)))
+    return [x.view(np.uint64) for x in (a, b, c)]
+
+
 def zipped(*groups: list[Array]) -> list[Array]:
     """Return the arrays of several groups, one after another."""
     return [np.concatenate(parts) for parts in zip(*groups, strict=True)]
