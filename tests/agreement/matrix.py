@@ -19,7 +19,7 @@ from agreement.case import POISON, Array, Case
 
 WARPS = 96
 _WORD = POISON & 0xFFFFFFFF
-_TYPES: dict[str, np.dtype[Any]] = {
+TYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
     "s32": np.dtype(np.int32), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2": np.dtype(ml_dtypes.float8_e5m2),
@@ -40,7 +40,8 @@ class Mma:
     def opcode(self) -> str:
         """The opcode with all its modifiers."""
         m, n, k = self.shape
-        return f"mma.sync.aligned.m{m}n{n}k{k}.row.col{self.extra}.{self.d}.{self.a}.{self.b}.{self.d}"
+        before, after = ("", self.extra) if "popc" in self.extra else (self.extra, "")
+        return f"mma.sync.aligned.m{m}n{n}k{k}.row.col{before}.{self.d}.{self.a}.{self.b}.{self.d}{after}"
 
     @property
     def elements(self) -> tuple[int, int, int]:
@@ -48,8 +49,21 @@ class Mma:
         m, n, k = self.shape
         return m * k // 32, n * k // 32, m * n // 32
 
+    @property
+    def registers(self) -> tuple[int, int, int, int]:
+        """Registers of A, B, C and D that one lane holds: of 8 bytes for f64, else of 4."""
+        size = 64 if self.a == "f64" else 32
+        bits = zip(self.elements, (self.a, self.b, self.d), strict=True)
+        a, b, c = (count * bits_of(kind) // size for count, kind in bits)
+        return a, b, c, c
 
-_FORMS = (
+
+def bits_of(kind: str) -> int:
+    """Return the size of an element."""
+    return {"s4": 4, "u4": 4, "b1": 1}.get(kind) or TYPES[kind].itemsize * 8
+
+
+FORMS = (
     Mma((16, 8, 8), "f16", "f16", "f16"), Mma((16, 8, 8), "f16", "f16", "f32"),
     Mma((16, 8, 16), "f16", "f16", "f16"), Mma((16, 8, 16), "f16", "f16", "f32"),
     Mma((16, 8, 8), "bf16", "bf16", "f32"), Mma((16, 8, 16), "bf16", "bf16", "f32"),
@@ -59,18 +73,34 @@ _FORMS = (
     Mma((8, 8, 16), "s8", "u8", "s32"), Mma((16, 8, 16), "u8", "s8", "s32"), Mma((16, 8, 32), "s8", "s8", "s32"),
     Mma((16, 8, 32), "u8", "u8", "s32", ".satfinite"), Mma((16, 8, 32), "u8", "u8", "s32"),
     Mma((16, 8, 32), "e4m3", "e4m3", "f32"), Mma((16, 8, 32), "e5m2", "e4m3", "f32"),
-    Mma((16, 8, 32), "e5m2", "e5m2", "f16"),
+    Mma((16, 8, 32), "e5m2", "e5m2", "f16"), Mma((8, 8, 16), "s8", "s8", "s32"), Mma((8, 8, 16), "u8", "s8", "s32"),
+    Mma((16, 8, 16), "s8", "u8", "s32"),
+)  # fmt: skip
+
+
+#: What only the emulator runs: Hopper has no tensor cores for 4-bit integers and bits, nor 16 products of 8-bit floats.
+LATER = (
+    Mma((8, 8, 32), "s4", "s4", "s32"), Mma((16, 8, 32), "u4", "s4", "s32"),
+    Mma((16, 8, 64), "s4", "u4", "s32", ".satfinite"), Mma((16, 8, 64), "u4", "u4", "s32"),
+    Mma((8, 8, 128), "b1", "b1", "s32", ".xor.popc"), Mma((16, 8, 128), "b1", "b1", "s32", ".and.popc"),
+    Mma((16, 8, 256), "b1", "b1", "s32", ".xor.popc"), Mma((16, 8, 16), "e4m3", "e5m2", "f32"),
+    Mma((16, 8, 16), "e4m3", "e4m3", "f16"),
 )  # fmt: skip
 
 
 def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool) -> Array:
     """Return fragments of one operand: [WARPS, 32, elements], each third of the warps of its own kind."""
-    dtype, shape = _TYPES[kind], (WARPS, 32, elements)
     third = WARPS // 3
+    if kind not in TYPES:
+        return rng.integers(0, 256, (WARPS, 32, elements * bits_of(kind) // 8), np.uint8)
+    dtype, shape = TYPES[kind], (WARPS, 32, elements)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         values = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
         values[:third] %= 5
+        if not factor:
+            # Sums beside the largest and the smallest number.
+            values[2 * third :] = rng.choice([limits.min, limits.max], (third, 32, elements))
         return values
     # Most sums of small types are neither infinite nor 0.
     reach = 3 if dtype == np.float16 or dtype.itemsize == 1 else 20
@@ -87,20 +117,11 @@ def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool)
     return values
 
 
-def _words(form: Mma) -> list[int]:
-    """Count the registers of A, B and C that a lane holds."""
-    words = [
-        max(count * _TYPES[t].itemsize // 4, 1)
-        for count, t in zip(form.elements, (form.a, form.b, form.d), strict=True)
-    ]
-    return [count // 2 for count in words] if form.a == "f64" else words
-
-
 def source_of(form: Mma) -> str:
     """Write a kernel of one product for each warp, on registers ``a``, ``b`` and ``c`` into ``o``."""
     double = form.a == "f64"
     word, constraint, bits = ("double", "d", "") if double else ("unsigned", "r", "")
-    a, b, c = _words(form)
+    a, b, c, _ = form.registers
     sums, letter = ("float", "f") if form.d == "f32" else (word, constraint)
     read, write = ("__uint_as_float", "__float_as_uint") if form.d == "f32" else (bits, bits)
     lists, at = [], 0
@@ -120,9 +141,9 @@ def source_of(form: Mma) -> str:
 }}"""
 
 
-def _multiply(form: Mma) -> Case:
-    double, c = form.a == "f64", _words(form)[2]
-    rng = np.random.default_rng(40 + _FORMS.index(form))
+def multiply(form: Mma) -> Case:
+    double, c = form.a == "f64", form.registers[2]
+    rng = np.random.default_rng(40 + (*FORMS, *LATER).index(form))
     kinds = (form.a, form.b, form.d)
     parts = [
         _values(t, n, rng, factor=index < 2) for index, (t, n) in enumerate(zip(kinds, form.elements, strict=True))
@@ -140,7 +161,7 @@ def _multiply(form: Mma) -> Case:
 
 def _comparison(form: Mma) -> Callable[[dict[str, Array], dict[str, Array]], list[str]]:
     """Say how the results of one instruction are compared."""
-    dtype = _TYPES[form.d]
+    dtype = TYPES[form.d]
     kinds = ("small integers", "random numbers", "odd numbers")
 
     def differences(gpu: dict[str, Array], emulator: dict[str, Array]) -> list[str]:
@@ -204,4 +225,4 @@ def _moves() -> Case:
     return Case("moves of matrices", source, arrays, ("o", "p"), (4, 1, 1), values=(np.int32(512),))
 
 
-CASES = (*(_multiply(form) for form in _FORMS), _moves())
+CASES = (*(multiply(form) for form in FORMS), _moves())

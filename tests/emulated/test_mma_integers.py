@@ -1,4 +1,4 @@
-"""Products of integers of 4 bits and of bits, by mma.sync and wmma; wmma with C and D of different types."""
+"""Products of integers of 4 bits and of bits by wmma; wmma with C and D of different types."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from support.mma_fragments import product
 
 Array = NDArray[Any]
-FORMS = [
-    (8, 32, "s4", "s4", ""), (16, 32, "u4", "s4", ""), (16, 64, "s4", "u4", ".satfinite"), (16, 64, "u4", "u4", ""),
-    (8, 128, "b1", "b1", ".xor.popc"), (16, 128, "b1", "b1", ".and.popc"), (16, 256, "b1", "b1", ".xor.popc"),
-]  # fmt: skip
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> tuple[Array, Array]:
@@ -23,26 +18,6 @@ def drawn(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> tuple[
     patterns = rng.integers(0, 2 if kind == "b1" else 16, shape).astype(np.uint8)
     numbers = patterns.astype(np.int64)
     return patterns, np.where(numbers > 7, numbers - 16, numbers) if kind == "s4" else numbers
-
-
-def combined(x: Array, y: Array, more: str) -> Array:
-    """Return the product, or the numbers of bits that differ."""
-    if "xor" in more:
-        differ: Array = (x[:, :, None] != y[None]).sum(axis=1)
-        return differ
-    whole: Array = x @ y
-    return whole
-
-
-@pytest.mark.parametrize(("m", "k", "a", "b", "more"), FORMS)
-def test_mma(m: int, k: int, a: str, b: str, more: str) -> None:
-    rng = np.random.default_rng(k)
-    (left, x), (right, y) = drawn(rng, (m, k), a), drawn(rng, (k, 8), b)
-    c = rng.integers(-(2**31), 2**31, (m, 8)).astype(np.int32)
-    c[0, 0] = 2**31 - 1
-    expected = combined(x, y, more) + c
-    expected = np.clip(expected, -(2**31), 2**31 - 1) if more == ".satfinite" else expected.astype(np.int32)
-    assert (product((a, b, "s32"), left, right, c, more) == expected).all()
 
 
 SOURCE = """#include <mma.h>
@@ -98,7 +73,7 @@ def test_wmma_of_parts_of_bytes(entry: str, bits: int) -> None:
     if bits == 4:
         assert (out[0] == x @ y + 3).all()
     else:
-        differ = combined(x, y, "xor") + 3
+        differ = (x[:, :, None] != y[None]).sum(axis=1) + 3
         assert (differ == out[0].T).all()
         assert (out[1] == differ + x @ y).all()
 

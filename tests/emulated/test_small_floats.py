@@ -1,4 +1,4 @@
-"""Floats of 8 bits and fewer: conversions, cuda_fp8.h and mma.sync, beside ml_dtypes and exact arithmetic."""
+"""Floats of fewer than 8 bits and cuda_fp8.h beside ml_dtypes; 8-bit floats in PTX are in tests/agreement."""
 
 from __future__ import annotations
 
@@ -11,54 +11,13 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill.emulator import Memory, run
-from matmill.emulator.arith.tensor_core import rule_of
 from matmill.errors import EmulationError
-from matmill.jit.compile import compile_ptx
-from matmill.jit.source import Source
 from matmill.launch import Launch
-from support.mma_fragments import product
-from support.tensor_core_rule import sum_of_products
 
 Array = NDArray[Any]
 E4M3, E5M2, BF16 = (np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16))
 KINDS = {"e4m3": E4M3, "e5m2": E5M2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
-PAIRS = "".join(
-    f'asm("cvt.rn.satfinite{relu}.{kind}x2.f32 %0, %1, %2;" : "=h"(b) : "f"(x[i + 1]), "f"(x[i]));out[{n} * n + i] = b;'
-    for n, (kind, relu) in enumerate((kind, relu) for kind in KINDS for relu in ("", ".relu"))
-)
-HALVES = "".join(
-    f'asm("cvt.rn.satfinite{relu}.{kind}x2.{half}x2 %0, %1;" : "=h"(b) : "r"({half}[i])); out[{n} * n + i] = b;'
-    for n, (half, kind, relu) in enumerate(
-        (half, kind, relu) for half in ("f16", "bf16") for kind in KINDS for relu in ("", ".relu")
-    )
-)
-BACK = "".join(
-    f'asm("cvt.rn{relu}.{half}x2.{kind}x2 %0, %1;" : "=r"(w) : "h"((unsigned short)(i | (255 - i) << 8)));'
-    f"out[{n} * 256 + i] = w;"
-    for n, (half, kind, relu) in enumerate(
-        (half, kind, relu) for half in ("f16", "bf16") for kind in KINDS for relu in ("", ".relu")
-    )
-)
-SOURCE = f"""
-extern "C" __global__ void pairs(const float* x, unsigned short* out, int n) {{
-  unsigned short b; for (int i = threadIdx.x; i < n; i += 256) {{ {PAIRS} }} }}
-extern "C" __global__ void halves(const unsigned* f16, const unsigned* bf16, unsigned short* out, int n) {{
-  unsigned short b; for (int i = threadIdx.x; i < n; i += 256) {{ {HALVES} }} }}
-extern "C" __global__ void back(unsigned* out) {{ unsigned w; const int i = threadIdx.x; {BACK} }}
-"""
-
-
-@pytest.fixture(scope="module")
-def ptx() -> str:
-    # In PTX alone also conversions from and to bfloat16, which GPUs after Hopper have.
-    return compile_ptx(Source("float8", "float8", SOURCE), "sm_90a")
-
-
-def launched(ptx: str, entry: str, *args: Array | np.generic) -> None:
-    memory = Memory()
-    given = tuple(memory.bind(f"x{n}", a, access="rw") if isinstance(a, np.ndarray) else a for n, a in enumerate(args))
-    assert run(ptx, Launch("float8", entry, (1, 1, 1), (256, 1, 1), given), memory).ok
 
 
 def narrow(x: Array, kind: str, relu: str) -> Array:
@@ -67,54 +26,6 @@ def narrow(x: Array, kind: str, relu: str) -> Array:
         clipped = np.clip(x.astype(np.float64), 0.0 if relu else -np.inf, LARGEST[kind])
     clipped = np.where((clipped == 0) & bool(relu), 0.0, np.maximum(clipped, -LARGEST[kind]))
     return np.where(np.isnan(x), 0x7F, clipped.astype(KINDS[kind]).view(np.uint8)).astype(np.uint8)
-
-
-def values(rng: np.random.Generator) -> Array:
-    """Return float32 values: numbers of both formats, halfway between two, next to that, beyond, and special."""
-    numbers = np.concatenate([np.arange(256, dtype=np.uint8).view(k).astype(np.float32) for k in KINDS.values()])
-    numbers = np.sort(numbers[np.isfinite(numbers)])
-    halfway = (numbers[:-1] + numbers[1:]) / 2
-    near = [np.nextafter(halfway, np.float32(s * np.inf)) for s in (-1, 1)]
-    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 1e38, 464, 479.99, 61440, -61441], np.float32)
-    drawn = (rng.uniform(-1, 1, 999) * 2.0 ** rng.integers(-20, 18, 999)).astype(np.float32)
-    return np.concatenate([numbers, halfway, *near, odd, drawn]).astype(np.float32)
-
-
-def test_pairs_of_float32(ptx: str) -> None:
-    x = values(np.random.default_rng(0))
-    out = np.zeros((4, len(x) - 1), np.uint16)
-    launched(ptx, "pairs", x, out, np.int32(len(x) - 1))
-    for bits, (kind, relu) in zip(out, ((k, r) for k in KINDS for r in ("", ".relu")), strict=True):
-        expected = narrow(x, kind, relu)
-        assert (bits & 0xFF == expected[:-1]).all(), kind
-        assert (bits >> 8 == expected[1:]).all(), kind
-
-
-def test_halves(ptx: str) -> None:
-    every = np.arange(65536, dtype=np.uint16)
-    words = np.stack([every, every[::-1]], axis=1).copy().view(np.uint32)[:, 0][::7].copy()
-    out = np.zeros((8, len(words)), np.uint16)
-    launched(ptx, "halves", words, words, out, np.int32(len(words)))
-    forms = [(np.dtype(h), k, r) for h in (np.float16, BF16) for k in KINDS for r in ("", ".relu")]
-    for bits, (half, kind, relu) in zip(out, forms, strict=True):
-        with np.errstate(invalid="ignore"):
-            x = words.view(half).astype(np.float32)
-        assert (bits.view(np.uint8) == narrow(x, kind, relu)).all(), (half, kind, relu)
-
-
-def test_back_to_halves(ptx: str) -> None:
-    out = np.zeros((8, 256), np.uint32)
-    launched(ptx, "back", out)
-    patterns = np.stack([np.arange(256), 255 - np.arange(256)], axis=1).astype(np.uint8)
-    forms = [(np.dtype(h), k, r) for h in (np.float16, BF16) for k in KINDS for r in ("", ".relu")]
-    for bits, (half, kind, relu) in zip(out, forms, strict=True):
-        expected = patterns.view(KINDS[kind]).astype(np.float32)
-        if relu:
-            expected = np.where(expected <= 0, np.float32(0), expected)
-        result = bits.view(half).reshape(256, 2)
-        same = result.view(np.uint16) == expected.astype(half).view(np.uint16)
-        assert (same | np.isnan(expected)).all(), (half, kind, relu)
-        assert (result.view(np.uint16)[np.isnan(expected)] == 0x7FFF).all()
 
 
 SMALLER = {"e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn, "e2m1": ml_dtypes.float4_e2m1fn}
@@ -219,31 +130,6 @@ def test_classes_of_cuda_fp8() -> None:
     assert (bytes_[0] == x.astype(E4M3).view(np.uint8)).all()
     assert (bytes_[1] == narrow(x.astype(BF16).astype(np.float32), "e5m2", "")).all()
     assert (bytes_[2] == narrow(x.astype(np.float16).astype(np.float32), "e4m3", "")).all()
-
-
-FORMS = [
-    (32, "e4m3", "e4m3", "f32"), (32, "e5m2", "e4m3", "f32"), (16, "e4m3", "e5m2", "f32"), (32, "e5m2", "e5m2", "f16"),
-    (16, "e4m3", "e4m3", "f16"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("k", "a", "b", "d"), FORMS)
-def test_mma(k: int, a: str, b: str, d: str) -> None:
-    rng = np.random.default_rng(k)
-    sums = np.dtype(np.float32 if d == "f32" else np.float16)
-    shapes = ((16, k), KINDS[a]), ((k, 8), KINDS[b]), ((16, 8), sums)
-    x, y, c = (rng.uniform(-2, 2, shape).astype(dtype) for shape, dtype in shapes)
-    result = product((a, b, d), x.view(np.uint8), y.view(np.uint8), c)
-    np.testing.assert_allclose(result, x.astype(np.float64) @ y.astype(np.float64) + c, rtol=2e-3, atol=2e-3)
-    # In f16, of every four k the first two from zero and the last two onto that, then C.
-    rule, pairs = rule_of("sm_90a", "f16", d), np.arange(k) % 4 < 2
-    groups = [np.arange(k)] if k == 16 else [np.flatnonzero(pairs), np.flatnonzero(~pairs)]
-    exact = np.zeros((16, 8))
-    for group in groups:
-        rows, columns = x[:, group].astype(np.float64).tolist(), y[group].T.astype(np.float64).tolist()
-        for i, j in np.ndindex(16, 8):
-            exact[i, j] = sum_of_products(rows[i], columns[j], float(exact[i, j]), rule)
-    assert (result == exact.astype(sums) + c).all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One mma.sync on whole matrices: they are packed into the registers of a warp, and D is unpacked."""
+"""Matrices in the registers of a warp, as PTX ISA lays them out for mma.sync, and their products by definition."""
 
 from __future__ import annotations
 
@@ -7,59 +7,94 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import Memory, run
-from matmill.launch import Launch
+from agreement import exact
+from agreement.matrix import TYPES, Mma, bits_of
+from matmill.emulator.arith.tensor_core import rule_of
+from support.tensor_core_rule import sum_of_products
 
 Array = NDArray[Any]
 _LANE = np.arange(32)
 _G, _T = _LANE // 4, _LANE % 4
-_BITS = {"e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4, "b1": 1}
 
 
-def _factor(patterns: Array, bits: int) -> Array:
-    """Return A, or the transpose of B, of bit patterns (unsigned [rows, k]) as registers: uint32[registers, 32]."""
-    rows, k = patterns.shape
-    each, tall = 32 // bits, rows // 8
-    registers = []
-    for r in range(k // (4 * each) * tall):
-        columns = 4 * each * (r // tall) + each * _T
-        elements = [patterns[8 * (r % tall) + _G, columns + e].astype(np.uint32) for e in range(each)]
-        registers.append(np.bitwise_or.reduce([x << np.uint32(bits * e) for e, x in enumerate(elements)]))
-    return np.stack(registers)
+def _numbers(words: Array, kind: str) -> Array:
+    """Return the elements of registers [..., registers] as [..., registers, elements], in float64 or int64."""
+    bits = bits_of(kind)
+    if bits < 8:
+        elements = words[..., None] >> (np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)) & ((1 << bits) - 1)
+        elements = elements.astype(np.int64)
+        return np.where(elements > 7, elements - 16, elements) if kind == "s4" else elements
+    if kind == "tf32":
+        words = words & np.uint32(0xFFFFE000)
+    elements = words[..., None].view(TYPES[kind])
+    return elements.astype(np.int64 if TYPES[kind].kind in "iu" else np.float64)
 
 
-def _spots(m: int) -> tuple[Array, Array]:
-    """Return the rows and columns of C that lanes hold, element by element: [elements, 32] each."""
-    elements = range(m * 8 // 32)
-    return np.stack([_G + 8 * (n // 2) for n in elements]), np.stack([2 * _T + n % 2 for n in elements])
+def _factor(words: Array, kind: str, rows: int) -> Array:
+    """Return A, or B transposed, of registers [warps, 32, registers]: [warps, rows, k]."""
+    elements = _numbers(words, kind)
+    warps, _, registers, each = elements.shape
+    tall = rows // 8
+    out = np.empty((warps, rows, registers // tall * 4 * each), elements.dtype)
+    for r in range(registers):
+        for e in range(each):
+            out[:, 8 * (r % tall) + _G, 4 * each * (r // tall) + each * _T + e] = elements[:, :, r, e]
+    return out
 
 
-def product(kinds: tuple[str, str, str], a: Array, b: Array, c: Array, more: str = "") -> Array:
-    """Return D of ``mma.sync``: types of A, B and D; bit patterns of A [m, k] and B [k, 8].
+def _sums(words: Array, kind: str, m: int) -> Array:
+    """Return C or D of registers: [warps, m, 8], in their own type."""
+    elements = np.ascontiguousarray(words).view(TYPES[kind]).reshape(len(words), 32, -1)
+    out = np.empty((len(words), m, 8), elements.dtype)
+    for n in range(elements.shape[2]):
+        out[:, _G + 8 * (n // 2), 2 * _T + n % 2] = elements[:, :, n]
+    return out
 
-    C [m, 8] has D's NumPy type.
-    """
-    kind_a, kind_b, kind_d = kinds
-    m, k = a.shape
-    spots = _spots(m)
-    sums = np.ascontiguousarray(c[spots].T).view(np.uint32).T
-    words = [_factor(a, _BITS[kind_a]), _factor(np.ascontiguousarray(b.T), _BITS[kind_b]), sums]
-    names = [[f"{part}{n}" for n in range(len(registers))] for part, registers in zip("abc", words, strict=True)]
-    flat = [name for part in names for name in part]
-    lists = ["{" + ", ".join(part) + "}" for part in names]
-    loads = "".join(f"ld.global.b32 {name}, [at + {128 * n}];" for n, name in enumerate(flat))
-    stores = "".join(f"st.global.b32 [at + {128 * (len(flat) + n)}], {name};" for n, name in enumerate(names[2]))
-    kind = {"f32": "f32", "f16": "b32", "s32": "s32"}[kind_d]
-    text = f""".version 8.7 .target sm_90a .address_size 64 .entry k(.param .u64 x) {{
-    .reg .b64 at, more; .reg .u32 t; .reg .b32 {", ".join(names[0] + names[1])}; .reg .{kind} {", ".join(names[2])};
-    ld.param.u64 at, [x]; mov.u32 t, %tid.x; mul.wide.u32 more, t, 4; add.u64 at, at, more; {loads}
-    mma.sync.aligned.m{m}n8k{k}.row.col.{kind_d}.{kind_a}.{kind_b}.{kind_d}{more} {lists[2]}, {lists[0]}, {lists[1]},
-    {lists[2]}; {stores} ret; }}"""
-    held = np.ascontiguousarray(np.concatenate([*words, sums]))
-    memory = Memory()
-    launch = Launch("mma", "k", (1, 1, 1), (32, 1, 1), (memory.bind("x", held, access="rw"),))
-    counters = run(text, launch, memory).counters
-    assert counters.hmma + counters.imma == 1
-    d = np.empty_like(c)
-    d[spots] = np.ascontiguousarray(held[-len(sums) :].T).view(c.dtype).T
-    return d
+
+def matrices(form: Mma, arrays: dict[str, Array], warps: Any = slice(None)) -> tuple[Array, Array, Array, Array]:
+    """Return A, B transposed, C and D of a case's arrays."""
+    m = form.shape[0]
+    a, b, c, d = (arrays[name].reshape(-1, 32, n)[warps] for name, n in zip("abco", form.registers, strict=True))
+    return _factor(a, form.a, m), _factor(b, form.b, 8), _sums(c, form.d, m), _sums(d, form.d, m)
+
+
+def product(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
+    """Return what the instruction leaves on a target."""
+    out = np.empty(c.shape, c.dtype)
+    if form.d == "s32":
+        differing = "xor" in form.extra
+        whole = (a[:, :, None] != b[:, None]).sum(axis=-1) if differing else a @ b.transpose(0, 2, 1)
+        whole += c
+        return (np.clip(whole, -(2**31), 2**31 - 1) if form.extra == ".satfinite" else whole).astype(np.int32)
+    for element in np.ndindex(*c.shape):
+        w, i, j = element
+        out[element] = _dot(form, target, a[w, i].tolist(), b[w, j].tolist(), float(c[element]))
+    return out
+
+
+def _dot(form: Mma, target: str, x: list[float], y: list[float], c: float) -> float:
+    """Return one element: a sum of products and C, rounded as the tensor core does."""
+    if form.d == "f64":
+        total = exact.of_float(c)
+        for p, q in zip(x, y, strict=True):
+            product = exact.multiply(exact.of_float(p), exact.of_float(q))
+            total = exact.F64.decode(exact.F64.encode(exact.add(product, total)))
+        return exact.to_float(total)
+    if form.a not in {"e4m3", "e5m2"}:
+        return sum_of_products(x, y, c, rule_of(target, form.a, form.d))
+    # Factors become f16. Of every four k the first two come first and the last two onto that; then C is added.
+    rule, pairs = rule_of(target, "f16", form.d), np.arange(len(x)) % 4 < 2
+    total = 0.0
+    for group in [pairs | True] if len(x) == 16 else [pairs, ~pairs]:
+        total = sum_of_products(np.array(x)[group].tolist(), np.array(y)[group].tolist(), total, rule)
+    dtype = TYPES[form.d].type
+    with np.errstate(all="ignore"):
+        return float(dtype(total) + dtype(c))
+
+
+def equal(x: Array, y: Array) -> bool:
+    """Tell whether the bits of two arrays are equal, or both are NaN."""
+    if x.dtype.kind == "i":
+        return bool((x == y).all())
+    word = f"u{x.dtype.itemsize}"
+    return bool(((x.view(word) == y.view(word)) | (np.isnan(x) & np.isnan(y))).all())
