@@ -58,6 +58,9 @@ def _arithmetic_32() -> Case:
     ops += [Op(f"v{name}.u32.u32.u32 %0, %1, %2, %3;", "u4") for name in ("add4", "sub2", "absdiff4", "min2", "max4")]
     ops += [Op(f"v{name}.s32.s32.s32.sat %0, %1, %2, %3;", "u4") for name in ("add2", "sub4", "absdiff2")]
     ops += [Op(f"v{name}.u32.u32.u32.add %0, %1, %2, %3;", "u4") for name in ("absdiff2", "absdiff4", "add4")]
+    mixed_parts = ("sub2.u32.u32.u32.sat", "absdiff2.u32.s32.s32", "min4.s32.s32.s32", "max2.s32.u32.s32.sat")
+    mixed_parts += ("add4.s32.s32.s32.sat", "add4.s32.s32.u32.add")
+    ops += [Op(f"v{name} %0, %1, %2, %3;", "u4") for name in mixed_parts]
     wide = "{{.reg .u64 lo; {0}.cc.u64 lo, %4, %4; {0}c.u64 %0, %4, lo;}}"
     ops += [Op(wide.format(name), "u8") for name in ("add", "sub")]
     a, b, c = words(32, seed=1)

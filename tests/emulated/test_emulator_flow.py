@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from matmill.emulator import KernelFault
 from matmill.emulator.engine.schedule import deadlocks as stuck
@@ -14,42 +11,6 @@ from matmill.errors import EmulationError
 from support.ptx_tools import Options, compile_ptx, entry, launch
 
 SCHEDULES = [0, 1, 2, 3, 4]
-
-
-def hailstone(n: int) -> int:
-    steps = 0
-    while n != 1:
-        n = 3 * n + 1 if n % 2 else n // 2
-        steps += 1
-    return steps
-
-
-HAILSTONE = """
-__device__ __noinline__ int step(int n) { return n % 2 ? 3 * n + 1 : n / 2; }
-extern "C" __global__ void k(const int* a, int* o, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  int v = a[i], s = 0;
-  while (v != 1) { v = step(v); s++; }
-  o[i] = s;
-}
-"""
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_loops_with_trip_counts_of_their_own_per_lane(schedule: int) -> None:
-    a = np.arange(1, 301, dtype=np.int32)
-    out = np.full(300, -1, np.int32)
-    report = launch(
-        compile_ptx(HAILSTONE),
-        {"a": a, "o": out},
-        np.int32(300),
-        grid=(5, 1, 1),
-        block=(64, 1, 1),
-        options={"schedule": schedule},
-    )
-    assert out.tolist() == [hailstone(n) for n in a.tolist()]
-    assert report.ok
 
 
 NESTED = """
@@ -162,68 +123,6 @@ def test_special_registers() -> None:
         assert (out[b, :, 6] == 1).all()
 
 
-SHUFFLES = """
-extern "C" __global__ void k(const int* a, int* o) {
-  int t = threadIdx.x, v = a[t];
-  o[t] = __shfl_up_sync(~0u, v, 3); o[64 + t] = __shfl_down_sync(~0u, v, 5); o[128 + t] = __shfl_xor_sync(~0u, v, 7);
-  o[192 + t] = __shfl_sync(~0u, v, t * 3); o[256 + t] = __shfl_sync(~0u, v, t + 1, 8);
-  o[320 + t] = __shfl_up_sync(~0u, v, 2, 16); o[384 + t] = __shfl_down_sync(~0u, v, 2, 4);
-}
-"""
-
-
-def test_shuffles() -> None:
-    rng = np.random.default_rng(1)
-    a = rng.integers(-1000, 1000, 64).astype(np.int32)
-    out = np.zeros((7, 64), np.int32)
-    launch(compile_ptx(SHUFFLES), {"a": a, "o": out}, block=(64, 1, 1))
-    for t in range(64):
-        w, lane = t // 32 * 32, t % 32
-        wanted = [
-            a[t - 3] if lane >= 3 else a[t],
-            a[t + 5] if lane + 5 < 32 else a[t],
-            a[w + (lane ^ 7)],
-            a[w + t * 3 % 32],
-            a[t // 8 * 8 + (t + 1) % 8],
-            a[t - 2] if lane % 16 >= 2 else a[t],
-            a[t + 2] if lane % 4 + 2 < 4 else a[t],
-        ]
-        assert out[:, t].tolist() == wanted
-
-
-VOTES = """
-extern "C" __global__ void k(const int* a, unsigned* o) {
-  int t = threadIdx.x, v = a[t];
-  unsigned* p = o + t * 10;
-  p[0] = __ballot_sync(~0u, v & 1); p[1] = __any_sync(~0u, v > 90); p[2] = __all_sync(~0u, v >= 0);
-  p[3] = __match_any_sync(~0u, v % 4);
-  int same; p[4] = __match_all_sync(~0u, t / 32 ? 5 : v, &same); p[5] = same;
-  p[6] = __reduce_add_sync(~0u, v); p[7] = __reduce_min_sync(~0u, v - 50);
-  if (v % 3 == 0) { p[8] = __activemask(); p[9] = __popc(__ballot_sync(__activemask(), v & 1)); }
-}
-"""
-
-
-def test_votes_matches_and_reductions() -> None:
-    rng = np.random.default_rng(2)
-    a = rng.integers(0, 100, 64).astype(np.int32)
-    out = np.zeros((64, 10), np.uint32)
-    launch(compile_ptx(VOTES), {"a": a, "o": out}, block=(64, 1, 1))
-    for t in range(64):
-        mine = a[t // 32 * 32 : t // 32 * 32 + 32]
-
-        def mask(flags: NDArray[Any]) -> int:
-            return sum(1 << n for n, f in enumerate(flags) if f)
-
-        third = mine % 3 == 0
-        wanted = [
-            mask(mine & 1), (mine > 90).any(), 1, mask(mine % 4 == a[t] % 4), 0xFFFFFFFF if t >= 32 else 0, t >= 32,
-            mine.sum(), (int(mine.min()) - 50) & 0xFFFFFFFF,
-            mask(third) if a[t] % 3 == 0 else 0, int((mine[third] & 1).sum()) if a[t] % 3 == 0 else 0,
-        ]  # fmt: skip
-        assert out[t].tolist() == [int(w) for w in wanted]
-
-
 def test_a_trap_ends_the_kernel() -> None:
     source = 'extern "C" __global__ void k(int* o) { if (threadIdx.x == 5) __trap(); o[threadIdx.x] = 1; }'
     with pytest.raises(KernelFault, match=r"thread \(5, 0, 0\) of block \(0, 0, 0\) executes") as caught:
@@ -282,13 +181,6 @@ def test_a_failed_assertion_ends_the_kernel() -> None:
     assert out.all()
     with pytest.raises(KernelFault, match=r"thread \(0, 0, 0\)"):
         launch(ptx, {"o": out})
-
-
-def test_lanes_that_store_the_same_value_to_one_place_do_not_race() -> None:
-    source = """extern "C" __global__ void k(int* o, int v) { if (threadIdx.x < 8) *o = VALUE; }"""
-    for value, kinds in (("v", set()), ("v + threadIdx.x", {"race"})):
-        report = launch(compile_ptx(source.replace("VALUE", value)), {"o": np.zeros(1, np.int32)}, np.int32(5))
-        assert {h.kind for h in report.hazards} == kinds
 
 
 def test_guarded_commits_and_active_masks() -> None:
