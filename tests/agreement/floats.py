@@ -136,6 +136,7 @@ def _comparisons() -> Case:
         ops.append(Op(f"set.{name}.u32.f32 %0, %1, %2;", "u4"))
         ops.append(Op(f"set.{name}.ftz.f32.f32 %0, %1, %2;", "f4"))
         ops.append(Op(f"set.{name}.f16.f16 %0, %5, %6;", "f2"))
+    ops.append(Op("{.reg .pred p; setp.eq.ftz.f32 p, %1, 0f00000000; selp.u32 %0, 1, 0, p;}", "u4"))
     singles, doubles, halves = (floats(kind, seed=4)[:2] for kind in ("f4", "f8", "f2"))
     size = min(len(singles[0]), len(doubles[0]), len(halves[0]))
     operands = [(kind, x[:size]) for kind, xs in (("f4", singles), ("f8", doubles), ("u2", halves)) for x in xs]

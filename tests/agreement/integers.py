@@ -58,8 +58,10 @@ def _arithmetic_32() -> Case:
     ops += [Op(f"v{name}.u32.u32.u32 %0, %1, %2, %3;", "u4") for name in ("add4", "sub2", "absdiff4", "min2", "max4")]
     ops += [Op(f"v{name}.s32.s32.s32.sat %0, %1, %2, %3;", "u4") for name in ("add2", "sub4", "absdiff2")]
     ops += [Op(f"v{name}.u32.u32.u32.add %0, %1, %2, %3;", "u4") for name in ("absdiff2", "absdiff4", "add4")]
-    mixed_parts = ("sub2.u32.u32.u32.sat", "absdiff2.u32.s32.s32", "min4.s32.s32.s32", "max2.s32.u32.s32.sat")
-    mixed_parts += ("add4.s32.s32.s32.sat", "add4.s32.s32.u32.add")
+    mixed_parts = (
+        "sub2.u32.u32.u32.sat", "absdiff2.u32.s32.s32", "min4.s32.s32.s32", "max2.s32.u32.s32.sat",
+        "add4.s32.s32.s32.sat", "add4.s32.s32.u32.add",
+    )  # fmt: skip
     ops += [Op(f"v{name} %0, %1, %2, %3;", "u4") for name in mixed_parts]
     wide = "{{.reg .u64 lo; {0}.cc.u64 lo, %4, %4; {0}c.u64 %0, %4, lo;}}"
     ops += [Op(wide.format(name), "u8") for name in ("add", "sub")]
@@ -71,7 +73,7 @@ def _bits(bits: int) -> Case:
     """Return shifts and bit fields of one width, with counts and lengths far beyond it."""
     word = f"u{bits // 8}"
     ops = [Op(f"shl.b{bits} %0, %1, %2;", word)]
-    ops += [Op(f"shr.{t}{bits} %0, %1, %2;", word) for t in "usb"]
+    ops += [Op(f"shr.{t}{bits} %0, %1, {count};", word) for t in "usb" for count in ("%2", bits + 3)]
     if bits > 16:
         ops += [Op(f"bfe.{t}{bits} %0, %1, %2, %3;", word) for t in "us"]
         ops += [Op(f"bfi.b{bits} %0, %4, %1, %2, %3;", word), Op(f"brev.b{bits} %0, %1;", word)]
@@ -91,7 +93,9 @@ def _three_words() -> Case:
         Op(f"lop3.b32 %0, %1, %2, %3, {n};", "u4") for n in (0, 0x01, 0x1B, 0x3C, 0x6C, 0x80, 0x96, 0xCA, 0xE8, 0xFE)
     ]
     ops += [
-        Op(f"prmt.b32{mode} %0, %1, %2, %3;", "u4") for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")
+        Op(f"prmt.b32{mode} %0, %1, %2, {selector};", "u4")
+        for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")
+        for selector in ("%3", 2)
     ]
     ops += [Op(f"shf.{side}.{m}.b32 %0, %1, %2, %3;", "u4") for side in "lr" for m in ("wrap", "clamp")]
     ops += [Op(f"{name}.{t}16x2 %0, %1, %2;", "u4") for name in ("min", "max") for t in "us"]
@@ -106,7 +110,7 @@ def _comparisons(bits: int) -> Case:
     word = f"u{bits // 8}"
     ops = []
     for t, names in (("s", "eq ne lt le gt ge"), ("u", "eq ne lo ls hi hs lt le gt ge"), ("b", "eq ne")):
-        compare = "{{.reg .pred p; setp.{0}.{1}{2} p, %1, %2; selp.u32 %0, 1, 2, p;}}"
+        compare = "{{.reg .pred p, q; setp.{0}.{1}{2} p|q, %1, %2; selp.u32 %0, 1, 2, p; @q add.u32 %0, %0, 4;}}"
         ops += [Op(compare.format(name, t, bits), "u4") for name in names.split()]
     both = "{{.reg .pred p, q, c; setp.lt.s{0} c, %2, %3; setp.le.{1}.s{0} p|q, %1, %2, {2}; selp.u32 %0, 7, 9, {3};}}"
     ops += [

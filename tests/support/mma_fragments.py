@@ -63,7 +63,7 @@ def product(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
     out = np.empty(c.shape, c.dtype)
     if form.d == "s32":
         differing = "xor" in form.extra
-        whole = (a[:, :, None] != b[:, None]).sum(axis=-1) if differing else a @ b.transpose(0, 2, 1)
+        whole: Array = (a[:, :, None] != b[:, None]).sum(axis=-1) if differing else a @ b.transpose(0, 2, 1)
         whole += c
         return (np.clip(whole, -(2**31), 2**31 - 1) if form.extra == ".satfinite" else whole).astype(np.int32)
     for element in np.ndindex(*c.shape):
@@ -75,11 +75,11 @@ def product(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
 def _dot(form: Mma, target: str, x: list[float], y: list[float], c: float) -> float:
     """Return one element: a sum of products and C, rounded as the tensor core does."""
     if form.d == "f64":
-        total = exact.of_float(c)
+        number = exact.of_float(c)
         for p, q in zip(x, y, strict=True):
-            product = exact.multiply(exact.of_float(p), exact.of_float(q))
-            total = exact.F64.decode(exact.F64.encode(exact.add(product, total)))
-        return exact.to_float(total)
+            term = exact.multiply(exact.of_float(p), exact.of_float(q))
+            number = exact.F64.decode(exact.F64.encode(exact.add(term, number)))
+        return exact.to_float(number)
     if form.a not in {"e4m3", "e5m2"}:
         return sum_of_products(x, y, c, rule_of(target, form.a, form.d))
     # Factors become f16. Of every four k the first two come first and the last two onto that; then C is added.
