@@ -58,10 +58,10 @@ class Format:
         if not n:
             return top
         last = n.bit_length() + unit - 1 - self.fraction
-        if ftz and rounded(sign, n, unit, last, mode).bit_length() + last <= self.lowest + self.fraction:
+        if ftz and round_to(sign, n, unit, last, mode).bit_length() + last <= self.lowest + self.fraction:
             return top
         last = max(last, self.lowest)
-        bits = rounded(sign, n, unit, last, mode) + (last - self.lowest << self.fraction)
+        bits = round_to(sign, n, unit, last, mode) + (last - self.lowest << self.fraction)
         if bits >= self.infinity:
             inward = mode == "rz" or (mode == "rm" and not sign) or (mode == "rp" and sign)
             bits = self.infinity - 1 if inward else self.infinity
@@ -74,7 +74,7 @@ TF32, E5M2, E4M3 = Format(19, 10), Format(8, 2), Format(8, 3, 0x7F)
 FORMATS = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "tf32": TF32}
 
 
-def rounded(sign: int, n: int, unit: int, last: int, mode: str) -> int:
+def round_to(sign: int, n: int, unit: int, last: int, mode: str) -> int:
     """Return ``n`` units of 2**unit as a whole number of units of 2**last."""
     shift = last - unit
     if shift <= 0:

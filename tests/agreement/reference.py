@@ -1,6 +1,6 @@
 """What the rows of a table leave: PTX ISA in Python's integers, a value at a time.
 
-A row is a few instructions without branches. ``expected`` reads them as text and knows nothing of the emulator.
+A row is a few instructions without branches. ``evaluate`` reads them as text and knows nothing of the emulator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from agreement import exact
 from agreement.case import Op
-from agreement.exact import E4M3, E5M2, FORMATS, NAN, Format, Number, rounded
+from agreement.exact import E4M3, E5M2, FORMATS, NAN, Format, Number, round_to
 
 Function = Callable[..., Any]
 MODES = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
@@ -30,7 +30,7 @@ _APPROXIMATE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def expected(op: Op, inputs: Sequence[Sequence[int]]) -> list[int]:
+def evaluate(op: Op, inputs: Sequence[Sequence[int]]) -> list[int]:
     """Return the result of a row for each value of its operands, all of them as bits."""
     registers: dict[str, Sequence[int]] = {f"%{n + 1}": values for n, values in enumerate(inputs)}
     widths, count = {"%0": WIDTHS[op.out]}, len(inputs[0])
@@ -46,9 +46,8 @@ def expected(op: Op, inputs: Sequence[Sequence[int]]) -> list[int]:
         guard, opcode, rest = match.groups()
         operands = _OPERAND.findall(rest)
         results = 2 if "|" in rest else 1
-        targets = [name for o in operands[:results] for name in o.strip("{}").replace(" ", "").split(",")]
-        sources = [_values(o, registers, count) for o in operands[results:]]
-        function = function_of(opcode)
+        targets = [name for o in operands[:results] for name in _names(o)]
+        sources = [_values(name, registers, count) for o in operands[results:] for name in _names(o)]
         carries = "cc" in opcode or opcode.startswith(("addc", "subc"))
         if carries:
             targets, sources = [*targets, "carry"], [*sources, registers.get("carry", [0] * count)]
@@ -56,12 +55,10 @@ def expected(op: Op, inputs: Sequence[Sequence[int]]) -> list[int]:
             size = widths[targets[0]]
             rows = [[x >> n * size for x in sources[0]] for n in range(len(targets))]
         elif operands[-1].startswith("{"):
-            parts = operands[-1].strip("{}").replace(" ", "").split(",")
-            size = widths["%0"] // len(parts)
-            vectors = [_values(p, registers, count) for p in parts]
-            rows = [[sum(x << n * size for n, x in enumerate(column)) for column in zip(*vectors, strict=True)]]
+            size = widths[targets[0]] // len(sources)
+            rows = [[sum(x << n * size for n, x in enumerate(parts)) for parts in zip(*sources, strict=True)]]
         else:
-            answers = list(map(function, *sources))
+            answers = list(map(function_of(opcode), *sources))
             several = carries or opcode.startswith("setp")
             rows = [list(row) for row in zip(*answers, strict=True)] if several else [answers]
         kept = _values(guard, registers, count) if guard else [1] * count
@@ -84,14 +81,17 @@ def atomic(opcode: str, *, shared: bool) -> Callable[[int, int, int], int]:
     return lambda old, b, _c: function(old, b)
 
 
+def _names(operand: str) -> list[str]:
+    """Return the parts of a vector, or the operand itself."""
+    return operand.strip("{}").replace(" ", "").split(",")
+
+
 def _values(operand: str, registers: dict[str, Sequence[int]], count: int) -> Sequence[int]:
     """Return an operand's bits: a register, a negated predicate or a literal."""
     if operand in registers:
         return registers[operand]
     if operand.startswith("!"):
         return [1 - x for x in registers[operand[1:]]]
-    if operand.startswith("{"):
-        return [0] * count
     return [int(operand.replace("0f", "0x"), 0)] * count
 
 
@@ -135,7 +135,7 @@ def limits(kind: str) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
 
 
-def clamped(value: int, kind: str) -> int:
+def clamp(value: int, kind: str) -> int:
     """Return the nearest number that the type has."""
     low, high = limits(kind)
     return min(max(value, low), high)
@@ -145,7 +145,7 @@ def on_numbers(kind: str, function: Callable[..., int], more: Sequence[str] = ()
     """Return a function of numbers of one integer type as one of bits."""
     read = reader(kind)
     if "sat" in more:
-        return lambda *v: clamped(function(*map(read, v)), kind)
+        return lambda *v: clamp(function(*map(read, v)), kind)
     if "relu" in more:
         return lambda *v: max(function(*map(read, v)), 0)
     return lambda *v: function(*map(read, v))
@@ -156,7 +156,7 @@ def on_halves(function: Function) -> Function:
     return lambda *v: function(*(x & 0xFFFF for x in v)) & 0xFFFF | (function(*(x >> 16 for x in v)) & 0xFFFF) << 16
 
 
-def truncated(a: int, b: int) -> int:
+def quotient(a: int, b: int) -> int:
     """Return the quotient rounded toward zero; by 0 all ones, as compiled code for sm_75 to sm_90 has it."""
     return (abs(a) // abs(b)) * (-1 if (a < 0) != (b < 0) else 1) if b else -1
 
@@ -164,7 +164,7 @@ def truncated(a: int, b: int) -> int:
 _PLAIN: dict[str, Callable[..., int]] = {
     "add": operator.add, "sub": operator.sub, "min": min, "max": max, "and": operator.and_, "or": operator.or_,
     "xor": operator.xor, "not": operator.invert, "neg": operator.neg, "abs": abs,
-    "div": truncated, "rem": lambda a, b: a - truncated(a, b) * b if b else -1,
+    "div": quotient, "rem": lambda a, b: a - quotient(a, b) * b if b else -1,
     "sad": lambda a, b, c: abs(a - b) + c,
     "popc": int.bit_count,
 }  # fmt: skip
@@ -299,7 +299,7 @@ def _video(name: str, more: list[str], types: list[str]) -> Function:
         parts = [function(reader(left)(a >> n), reader(right)(b >> n)) for n in places]
         if more[-1] == "add":
             return sum(parts) + c
-        parts = [clamped(p, out) for p in parts] if more[-1] == "sat" else parts
+        parts = [clamp(p, out) for p in parts] if more[-1] == "sat" else parts
         return sum((p & mask) << n for p, n in zip(parts, places, strict=True))
 
     return call
@@ -383,7 +383,7 @@ def _copysign(_more: list[str], types: list[str]) -> Function:
     return lambda a, b: a & top | b & ~top
 
 
-def finished(fmt: Format, number: Number, mode: str, more: Sequence[str]) -> int:
+def finish(fmt: Format, number: Number, mode: str, more: Sequence[str]) -> int:
     """Return the bits of an exact result: rounded, flushed, clamped to 0 and 1 (NaN to 0) or to no less than 0."""
     if "sat" in more and (number[1] <= 0 or number[0]):
         return 0
@@ -419,7 +419,7 @@ def _float(name: str, more: list[str], kind: str) -> Function:
         "div": exact.divide, "sqrt": exact.root, "rcp": lambda a: exact.divide((0, 1, 0), a),
     }  # fmt: skip
     function = arithmetic[name]
-    return lambda *v: finished(fmt, function(*(fmt.decode(x, ftz=ftz) for x in v)), mode, more)
+    return lambda *v: finish(fmt, function(*(fmt.decode(x, ftz=ftz) for x in v)), mode, more)
 
 
 def _extremum(fmt: Format, more: list[str], *, least: bool) -> Function:
@@ -449,7 +449,7 @@ def _approximation(name: str, more: list[str], kind: str) -> Function:
                 numbers[1] = np.copysign(np.inf, numbers[1])
                 numbers[0] = np.float64(np.nan) if np.isinf(numbers[0]) else numbers[0]
             result = float(function(*numbers))
-        return finished(fmt, exact.of_float(result), "rn", more)
+        return finish(fmt, exact.of_float(result), "rn", more)
 
     return call
 
@@ -468,9 +468,9 @@ def _convert(more: list[str], types: list[str]) -> Function:
     read = reader(source)
     if to in FORMATS:
         target = FORMATS[to]
-        return lambda a: finished(target, (int(read(a) < 0), abs(read(a)), 0), mode, more)
+        return lambda a: finish(target, (int(read(a) < 0), abs(read(a)), 0), mode, more)
     write = reader(to)
-    return lambda a: write(clamped(read(a), to) if "sat" in more else read(a))
+    return lambda a: write(clamp(read(a), to) if "sat" in more else read(a))
 
 
 def _to_integer(fmt: Format, to: str, mode: str, *, flush: bool) -> Function:
@@ -484,8 +484,8 @@ def _to_integer(fmt: Format, to: str, mode: str, *, flush: bool) -> Function:
             return reader(to)(nan)
         if size == math.inf:
             return low if sign else high
-        whole = rounded(sign, int(size), unit, 0, mode[:2])
-        return clamped(-whole if sign else whole, to)
+        whole = round_to(sign, int(size), unit, 0, mode[:2])
+        return clamp(-whole if sign else whole, to)
 
     return call
 
@@ -499,8 +499,8 @@ def _between_floats(fmt: Format, to: str, mode: str, more: list[str], *, flush: 
         if mode == "rna" and number[1] < 0:
             return a & ~0x1FFF  # ptxas adds and masks on sm_90: NaN loses low bits like any number
         if mode.endswith("i") and 0 <= number[1] < math.inf:
-            number = (number[0], rounded(number[0], int(number[1]), number[2], 0, mode[:2]), 0)
-        return finished(target, number, mode[:2] if mode.endswith("i") else mode, kept) << shift
+            number = (number[0], round_to(number[0], int(number[1]), number[2], 0, mode[:2]), 0)
+        return finish(target, number, mode[:2] if mode.endswith("i") else mode, kept) << shift
 
     return call
 
@@ -514,10 +514,10 @@ def _convert_pair(to: str, source: str, mode: str, more: list[str]) -> Function:
         single = lambda a: _to_byte(small[half], FORMATS[origin].decode(a), more)  # noqa: E731
         width, target = FORMATS[origin].bits, 8
     elif origin in small:
-        single = lambda a: finished(FORMATS[half], _of_byte(small[origin], a), "rn", more)  # noqa: E731
+        single = lambda a: finish(FORMATS[half], _of_byte(small[origin], a), "rn", more)  # noqa: E731
         width, target = 8, 16
     else:
-        single = lambda a: finished(FORMATS[half], FORMATS[origin].decode(a), mode, more)  # noqa: E731
+        single = lambda a: finish(FORMATS[half], FORMATS[origin].decode(a), mode, more)  # noqa: E731
         width, target = FORMATS[origin].bits, 16
     if source.endswith("x2"):
         mask = (1 << width) - 1

@@ -10,7 +10,7 @@ import pytest
 
 from agreement import floats, integers, matrix, memory, warps
 from agreement.case import POISON, Array, Case, Op, same
-from agreement.reference import WIDTHS, atomic, expected
+from agreement.reference import WIDTHS, atomic, evaluate
 from matmill.emulator import Report
 
 
@@ -35,7 +35,7 @@ def test_rows_leave_what_python_computes(case: Case) -> None:
     inputs = [values[::STEP].tolist() for values in case.operands]
     wrong = []
     for op, row in zip(case.ops, arrays["o"].reshape(len(case.ops), -1)[:, ::STEP], strict=True):
-        wanted = np.array(expected(op, inputs), np.uint64)
+        wanted = np.array(evaluate(op, inputs), np.uint64)
         # Approximate functions are rounded from float64 here as there.
         wrong += [
             f"{op.ptx} of {[hex(x[i]) for x in inputs]}: {int(row[i]):#x}, not {int(wanted[i]):#x}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agreement.case import Op, table
-from agreement.reference import expected
+from agreement.reference import evaluate
 from matmill.emulator.arith import exact
 
 INF64, LARGE = 0x7FF0000000000000, 0xFFEFFFFFFFFFFFFF
@@ -78,7 +78,7 @@ def test_rows(text: str, kind: str, out: str, rows: tuple[tuple[int, ...], ...])
     word = {"f8": "u8", "u8": "u8", "f2": "u2"}.get(kind, "u4")
     arrays, _ = table(f"measured {text[:30]}", [(kind, np.array(c, word)) for c in columns], [op]).emulate()
     assert arrays["o"].tolist() == wanted
-    python = expected(op, columns)
+    python = evaluate(op, columns)
     assert python == wanted or out == "tf"
 
 
