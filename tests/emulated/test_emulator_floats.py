@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agreement.case import Op, same, table
 from agreement.exact import F32, F64, Format, add, multiply
 from agreement.values import floats, midpoints, zipped
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.fma64 import fma64
 from support.examples import examples
-from support.ptx_tools import per_thread
 
 Array = np.ndarray[Any, Any]
 
@@ -61,16 +61,15 @@ def test_subnormal_numbers_take_no_longer_than_a_few_times_others() -> None:
 def test_batched_fma_equals_single_fma() -> None:
     # 4 x 4 FMAs in a row run as a batch.
     lines = [".reg .f32 x<4>, y<4>, z<16>;"]
-    lines += [f"add.f32 x{i}, a0, {float(i)}; add.f32 y{i}, a1, {float(i)};" for i in range(4)]
-    lines += [f"mul.f32 z{n}, a2, {1.0 + n / 16};" for n in range(16)]
+    lines += [f"add.f32 x{i}, %1, {float(i)}; add.f32 y{i}, %2, {float(i)};" for i in range(4)]
+    lines += [f"mul.f32 z{n}, %3, {1.0 + n / 16};" for n in range(16)]
     lines += [f"fma.rn.f32 z{4 * i + j}, x{i}, y{j}, z{4 * i + j};" for i in range(4) for j in range(4)]
-    lines += [f"mov.b32 d{n}, z{n};" for n in range(16)]
     bits = zipped([x[::40] for x in floats("f4", seed=4)], [x[::20] for x in midpoints(np.float32)])
+    ops = [Op(f"{{{' '.join(lines)} mov.b32 %0, z{n};}}", "f4") for n in range(16)]
+    arrays, _ = table("batches", [("f4", x) for x in bits], ops).emulate()
     a, b, c = (x.view(np.float32) for x in bits)
-    result = per_thread("\n".join(lines), a, b, c, out=np.float32, outs=16)
     with np.errstate(all="ignore"):
-        for n, row in enumerate(result):
+        for n, (op, row) in enumerate(zip(ops, arrays["o"].reshape(16, -1), strict=True)):
             x, y, z = a + np.float32(n // 4), b + np.float32(n % 4), c * np.float32(1.0 + n / 16)
             rows = zip(*(v.view(np.uint32).tolist() for v in (x, y, z)), strict=True)
-            wanted = np.array([fused(F32, *terms) for terms in rows], np.uint32)
-            assert ((row.view(np.uint32) == wanted) | (np.isnan(row) & np.isnan(wanted.view(np.float32)))).all()
+            assert same(op, row, np.array([fused(F32, *terms) for terms in rows], np.uint64)).all()
