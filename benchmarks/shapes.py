@@ -3,9 +3,10 @@
     python benchmarks/shapes.py --out benchmarks/results/shapes_h200.json --seconds 300
 
 Batches of small products, tall times small, outer products, few rows, sizes off the tile grid, float32 squares. Where
-``--only`` names them, also squares and layers of 16 bits (``layers``), and few outputs of a long k (``long k``), which
-find L2 cold and clean. Of each kernel the configurations with the least predicted time are timed, ``--each`` of them;
-``--every`` names a kernel whose configurations are all timed, for the fit of its cost model.
+``--only`` names them, also squares and layers of 16 bits (``layers``), operands with rows anywhere (``unaligned``), and
+few outputs of a long k (``long k``), which find L2 cold and clean. Of each kernel the configurations with the least
+predicted time are timed, ``--each`` of them; ``--every`` names a kernel whose configurations are all timed, for the fit
+of its cost model.
 
 All are compiled first, by as many processes as there are cores. Each result is compared with float64 in products and
 rows drawn at random. Then the configurations, torch.matmul and a kernel that reads and writes as many bytes as the
@@ -128,7 +129,8 @@ _SIDES = (
     *((1, 1), (2, 4), (3, 3), (5, 9), (8, 8), (12, 16), (16, 16)),
     *((33, 5), (32, 32), (64, 64), (100, 20), (128, 128)),
 )
-#: Classes that are measured where they are named: few outputs of a long k; squares, layers and others of 16 bits.
+#: Classes that are measured where they are named: few outputs of a long k; squares, layers and others of 16 bits;
+#: operands with rows anywhere, among them gradients of a vocabulary's head, and some aligned neighbours.
 _NAMED = (
     *(
         (_LONG, _EVERY, tuple((m, n, _LONG_ELEMENTS // (m + n) // 64 * 64 + odd) for m, n in _SIDES), 1, layouts)
@@ -144,6 +146,33 @@ _NAMED = (
         ),
         1,
         "nn",
+    ),
+    (
+        "unaligned",
+        ("bfloat16", "float16"),
+        (
+            (8192, 768, 50257), (4096, 1024, 30522), (8191, 1000, 513), (4096, 4095, 4096), (1023, 1023, 1023),
+            (4097, 4097, 4097), (32768, 479, 1024), (2048, 2048, 2047), (8192, 768, 50264), (4096, 1024, 30528),
+        ),
+        1,
+        "nn",
+    ),
+    (
+        "unaligned",
+        ("bfloat16", "float16"),
+        (
+            (50257, 768, 8192), (30522, 1024, 4096), (1024, 479, 32768), (4095, 4096, 4096), (50264, 768, 8192),
+            (30528, 1024, 4096),
+        ),
+        1,
+        "tn",
+    ),
+    (
+        "unaligned",
+        ("bfloat16", "float16"),
+        ((2047, 2049, 2051), (32768, 1024, 479), (262144, 256, 63), (4096, 4096, 4095)),
+        1,
+        "nt",
     ),
 )  # fmt: skip
 

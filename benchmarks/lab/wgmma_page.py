@@ -73,6 +73,10 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   into rows that do, which costs its bytes twice. Each thread reads the two aligned vectors that hold what it writes,
   and shifts them. D of any pitch leaves by ordinary stores: aligned vectors, shifted likewise, and single elements at
   both ends of a row.
+- **A through registers.** A copy of 8192 x 50257 elements is 824 MB. An A of 16 bits whose rows start anywhere needs
+  none: the producer's threads copy the aligned vectors that hold it by `cp.async`, and consumers shift elements on
+  their way to `wgmma`, which takes A from registers. Copying costs cycles of the path to shared memory, so that the
+  model repacks for small tiles still. Where both operands start anywhere, one of them is repacked.
 - **Split-K.** Where D has too few tiles for the GPU, each tile's k is split into slices, by one of two ways. Up to
   eight blocks of a cluster have the slices of a tile: the first one reads the others' float32 sums from their shared
   memory. Or every slice leaves its sums in a workspace, and a second launch adds them. The order is fixed either way:
@@ -85,6 +89,13 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   adds their sum to a float32 sum on the FMA units; [precision](precision.md) has the errors of both.
 """
 
+
+_UNALIGNED = """\
+## A with rows anywhere
+
+Microseconds of the best kernel that repacks, of the best with A (or, exchanged, B) through registers, and of torch.mm.
+A matrix t has contiguous columns. `python benchmarks/shapes.py --only unaligned --every wgmma_gemm` times them again.
+"""
 
 _MACHINE_CODE = """\
 ## What the machine code holds
@@ -152,22 +163,38 @@ def counted(rows: Sequence[Record]) -> str:
     return markdown(COUNTED, cells)
 
 
-def recorded_tiles(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what ``wgmma_sass.py`` and ``wgmma_tiles.py`` recorded."""
-    names = ("wgmma_sass.json", "wgmma_tiles_h200.json")
-    result = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
-    return result[0], result[1]
+def recorded_tiles(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the records of machine code, of every tile, and of operands with rows anywhere."""
+    names = ("wgmma_sass.json", "wgmma_tiles_h200.json", "wgmma_odd_operands_h200.json")
+    sass, tiles, unaligned = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
+    return sass, tiles, unaligned
 
 
-def wgmma_page(machine_code: Record, measured: Record) -> str:
+def wgmma_page(machine_code: Record, measured: Record, unaligned: Record) -> str:
     """Return the page."""
     parts = [
         _TEXT,
+        f"{_UNALIGNED}{environment_of({**unaligned, 'arch': H200.name})}\n",
+        _through_registers(unaligned),
         _MACHINE_CODE.format(nvrtc=machine_code["nvrtc"]),
         counted(machine_code["rows"]),
         *_speed(measured),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _through_registers(measured: Record) -> str:
+    """Return the table of products that were timed with A through registers and without."""
+    rows = []
+    for record in measured["records"]:
+        seconds = {name: taken * 1e6 for name, taken in record["seconds"].items()}
+        library = seconds.pop(LIBRARY)
+        ways = [[taken for name, taken in seconds.items() if f"A_IN_REGISTERS={way}" in name] for way in (0, 1)]
+        if all(ways):
+            layouts = "".join("t" if record.get(of) == "column" else "n" for of in ("a_layout", "layout"))
+            product = f"{record['m']}x{record['n']}x{record['k']} {record['dtype']} {layouts}"
+            rows.append([product, *(f"{taken:.1f}" for taken in (*map(min, ways), library))])
+    return markdown(["product", "repacked", "through registers", "torch.mm"], rows)
 
 
 def _speed(measured: Record) -> list[str]:

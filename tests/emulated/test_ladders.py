@@ -558,17 +558,18 @@ def test_a_rung_that_promises_the_same_bits_and_breaks_it_fails(plant: Plant, ca
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_sanitizers_are_given_the_rungs(
+def test_the_profiler_is_given_the_rungs(
     damaged: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     gpu = ScriptGPU("A")
     if damaged:
         gpu.damage = lambda found: found.fill(7)
     order = tmp_path / "order.json"
-    monkeypatch.setattr("lab.gemm.launches.HGEMM_LADDER", (HGEMM[0], HGEMM[-1]))
-    ended = launch_script(monkeypatch, gpu, "launches.py", "gemm", "--ladder", "hgemm", "--out", order)
+    monkeypatch.setattr("matmill.ladders.hgemm.rungs.HGEMM", (HGEMM[0], HGEMM[-1]))
+    ended = launch_script(monkeypatch, gpu, "record_counters.py", "--ladder", "hgemm", "--launch", order)
     assert ended == int(damaged)
-    assert capsys.readouterr().out.splitlines()[-1] == f"2 launches, {2 * damaged} wrong"
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.endswith("WRONG") for line in lines] == [damaged, damaged]
     sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
     assert json.loads(order.read_text()) == [
         {"rung": rung.label, "entry": rung.kernel.entry, "problem": sizes} for rung in (HGEMM[0], HGEMM[-1])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lab.hgemm_page import hgemm_page
+from lab.pages import hgemm_page
 from matmill import cli
 from matmill.arch import get
 from matmill.bench import units
@@ -747,9 +747,9 @@ def test_a_plot_has_every_curve_and_leaves_out_what_is_wrong(tmp_path: Path) -> 
     assert line(lines_of(ladder_sweep.report(sweep), 100), "prefetch").split()[3] == "WRONG"
 
 
-def test_the_page_has_rates_of_every_size_and_type_and_says_what_nobody_measured() -> None:
+def test_the_page_has_rates_of_some_sizes_and_says_what_nobody_measured() -> None:
     page = hgemm_page(HGEMM, [made_up(n).as_dict() for n in (512, 1000, 8192)])
-    assert "TFLOP/s in float16:\n\n| rung | 512 | 1000 | 8192 |" in page
+    assert "TFLOP/s:\n\n| rung | 1000 float16 | 8192 float16 |" in page  # the pictures have all sizes
     assert " * |" in line(page.splitlines(), "| float32-sums |")
     assert page.index(f"| {NARROW} |") > page.index("| float32-sums |")
     assert "](../benchmarks/results/hgemm_h100_float16.png)" in page
