@@ -39,7 +39,8 @@ __all__ = [
     "transpose_add",
 ]
 
-#: Public names and where they live. They are imported on first use (PEP 562), so that `import matmill` costs nothing.
+#: Public names and the modules that define them. They are imported on first use (PEP 562), so that `import matmill`
+#: costs nothing.
 _HOMES = {
     "Choice": "matmill.choose",
     "Gemm": "matmill.problem",

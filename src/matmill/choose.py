@@ -1,4 +1,4 @@
-"""From a problem and an arch to the kernel and configuration that should run it, with the reasons."""
+"""Choose the kernel and configuration that should run a problem on an arch, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
 from matmill.problem import Geam, Gemm
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
-#: Seconds of the host until a call's first launch, and for each further launch, measured with an H200. A GPU that is
+#: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
 _FIRST, _FURTHER = 10e-6, 5e-6
-#: Calls within this factor of the fastest count as equal: saving the GPU a third of its time is worth 6% of the host's.
+#: Calls within this factor of the fastest count as equal: saving a third of the GPU's time is worth 6% more host time.
 _ALIKE = 1.07
 
 
@@ -49,14 +49,14 @@ def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
 
 @lru_cache(maxsize=1024)
 def choose_transpose_add(problem: Geam, arch: Arch) -> Choice[Geam]:
-    """Return :func:`choose` for a transpose-add."""
+    """Choose as :func:`choose` does, for a transpose-add."""
     return choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
 
 
 def fit_batches(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[SubProblem[Any], ...]:
-    """Cut batches of products that are longer than a grid's second dimension, unless they are faster as a whole.
+    """Split batches that exceed a grid's second dimension, unless a kernel takes them whole in less time.
 
-    Persistent kernels take any batch at once, all others only what a grid counts.
+    Persistent kernels take any batch at once; the others are limited by the grid's extent.
     """
     fitting: list[SubProblem[Any]] = []
     for stage in stages:
@@ -87,11 +87,7 @@ def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
 
 
 def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
-    """Return :func:`choose` among given kernels: the legal configuration whose calls are predicted to be fastest.
-
-    Calls in a row take the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about equal
-    calls, as where the host decides, the configuration with the least GPU time wins.
-    """
+    """Choose among ``candidates``, as :func:`choose` does: the legal configuration with the least time per call."""
     reasons: list[str] = []
     legal: list[Choice[P]] = []
     for candidate in candidates:
@@ -117,7 +113,7 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     most = _ALIKE * min(calls)
     least, call, index = min(one for one in zip(seconds, calls, range(len(legal)), strict=True) if one[1] <= most)
     best = legal[index]
-    less = min(seconds)  # of a configuration that takes the host longer
+    less = min(seconds)  # seconds of the configurations that take the host longer
     each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
     words = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
     return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {words}"))
@@ -128,8 +124,8 @@ def _us(seconds: float) -> str:
 
 
 def call_seconds(kernel: Kernel[P], problem: P, seconds: float, times: int = 1) -> float:
-    """Return seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer.
+    """Return the seconds per call of many calls in a row: the GPU's ``seconds`` or the host's, whichever is longer.
 
-    A call solves ``problem`` so many ``times``, each at other addresses.
+    A call solves ``problem`` ``times`` times, each time at other addresses.
     """
     return max(times * seconds, _FIRST + _FURTHER * (times * kernel.count_launches(problem) - 1))

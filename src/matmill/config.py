@@ -1,4 +1,4 @@
-"""A kernel's constants: decided on the host, those that its code depends on emitted to the device as one struct."""
+"""A kernel's constants: chosen on the host, and emitted to the device as one struct where its code depends on them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 class Config:
     """Named integer constants of one kernel, hashable and ordered by name.
 
-    ``constants`` are compiled in. ``launch`` are those that only the host needs, such as the size of the grid: kernels
-    that differ in them alone share one binary.
+    ``constants`` are compiled in. ``launch`` has the constants that only the host needs, such as the size of the grid:
+    kernels that differ only in these share one binary.
 
     >>> tile = Config.of(BM=128, BN=64).launched(SPLIT_K=264)
     >>> tile["BM"], tile.replace(BN=128)["BN"], tile["SPLIT_K"]
@@ -42,12 +42,12 @@ class Config:
         return name in self._values
 
     def get(self, name: str, default: int = 0) -> int:
-        """Return a constant that not every kernel has."""
+        """Return the constant ``name``, or ``default`` for a kernel without it."""
         return self._values.get(name, default)
 
     @cached_property
     def _values(self) -> dict[str, int]:
-        # Models ask for a dozen of them for each of a thousand configurations.
+        # Cost models read a dozen constants for each of a thousand configurations.
         return dict((*self.launch, *self.constants))
 
     def replace(self, **changes: int) -> Config:
@@ -91,9 +91,9 @@ class Columns:
         return name in self.configs[0]
 
     def get(self, name: str, default: int = 0) -> Any:
-        """Give a constant that not every kernel has."""
+        """Return the constant ``name``, or ``default`` for a kernel without it."""
         return self[name] if name in self.configs[0] else np.full(len(self.configs), float(default))
 
 
-#: What a cost model takes: one configuration or many.
+#: The argument of a cost model: one configuration or many.
 Configs = Config | Columns

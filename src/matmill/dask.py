@@ -1,8 +1,8 @@
-"""``inner`` and ``gram`` of Dask arrays that are chunked along k: of files larger than memory, on one machine or many.
+"""``inner`` and ``gram`` of Dask arrays that are chunked along k: files larger than memory, on one machine or many.
 
 A task multiplies one pair of blocks, with the result in the type of the sums, and a tree of tasks adds these results in
-a fixed order. Dask brings the rest: which worker computes what, memory, progress bars, and computing anew what a worker
-that ended had computed. Needs ``matmill[dask]``.
+a fixed order. Dask does the rest: it assigns tasks to workers, manages memory, shows progress and repeats the tasks of
+a worker that ended. Needs ``matmill[dask]``.
 
 >>> import dask.array as da
 >>> import numpy as np
@@ -32,19 +32,19 @@ from matmill.errors import ArgumentError, DTypeError, ShapeError, TruncatedFileE
 
 __all__ = ["from_npy", "gram", "inner"]
 
-#: Results that one task of the tree adds.
+#: Results that one task of the tree adds up.
 _ADDED = 8
-#: Bytes of a block of :func:`from_npy`: enough for a GPU to stream, few enough for several per worker.
+#: Bytes per block of :func:`from_npy`: few enough that a worker holds several, and enough to stream to a GPU.
 _BLOCK_BYTES = 64 << 20
 
 
 def inner(e: Any, f: Any, *, alpha: float = 1.0) -> Any:
     """Return ``alpha * (e @ f)`` as a Dask array (m, n) of one block, for Dask arrays ``e`` (m, k) and ``f`` (k, n).
 
-    Both are chunked along k alone, at the same k or else at any: then blocks are cut where either one is. m and n may
-    be any numbers whose result fits a worker. Elements are float32, float64, float16 or bfloat16; 16-bit ones are
-    summed in float32, and the result is rounded once. Blocks are NumPy's or CuPy's, and each product runs as
-    :func:`matmill.matmul` would run it on that worker: on its GPU where it has one, else by NumPy.
+    Both are chunked along k only. Where their chunks differ, blocks end wherever a chunk of either one ends. m and n
+    are limited only by a worker's memory, which must hold the result. Elements are float32, float64, float16 or
+    bfloat16; 16-bit ones are summed in float32, and the result is rounded once. Blocks are NumPy's or CuPy's, and each
+    product runs as :func:`matmill.matmul` would run it on that worker: on its GPU where it has one, else by NumPy.
 
     Nothing is computed before ``compute()``, ``persist()`` or ``store()``. The same chunks give the same bits,
     whichever workers of one kind compute them and however often.
@@ -85,8 +85,8 @@ def inner(e: Any, f: Any, *, alpha: float = 1.0) -> Any:
 def gram(x: Any, *, alpha: float = 1.0) -> Any:
     """Return ``alpha * (x.T @ x)`` as a Dask array (n, n) of one block, for ``x`` (k, n) chunked along its rows.
 
-    Symmetric to the bit. Everything else is as in :func:`inner`; rows need not be counted, as in arrays that come from
-    data frames.
+    Symmetric to the bit. Everything else is as in :func:`inner`; the number of rows may be unknown, as in arrays that
+    come from data frames.
 
     >>> gram(da.arange(6, chunks=6).reshape(3, 2).astype("float32")).compute()
     array([[20., 26.],
@@ -132,7 +132,7 @@ def from_npy(path: str | Path, *, rows: int | None = None) -> Any:
 
 
 def _read(path: str, offset: int, block_info: Any = None) -> Any:
-    """Return the rows of one block, by reading: what a map of a file that is cut short does would end the worker."""
+    """Return the rows of one block. They are read, not mapped: a map of a shortened file would end the worker."""
     here = block_info[None]
     (start, stop), *others = here["array-location"]
     row = math.prod(end for _, end in others)
@@ -166,7 +166,7 @@ def _sums(x: Any) -> str | None:
 
 
 def _added(parts: Any, dtype: DType, alpha: float) -> Any:
-    """Return the sum of all products, by a tree of the same form for the same chunks; then scaled and rounded, once."""
+    """Return the sum of ``parts``, scaled and rounded once. The same chunks are added by the same tree."""
     scale = dtype.accumulator.scalar(scalar(alpha, "alpha"))
     return da.reduction(
         parts,
@@ -182,7 +182,7 @@ def _added(parts: Any, dtype: DType, alpha: float) -> Any:
     )
 
 
-# Dask gives axis and keepdims by name.
+# Dask passes axis and keepdims by name.
 
 
 def _one(part: Any, axis: Any, keepdims: Any) -> Any:  # noqa: ARG001 — see above
@@ -199,7 +199,7 @@ def _finished(parts: Any, axis: Any, keepdims: Any, *, scale: Any, dtype: Any) -
 
 
 def _check_blocks(name: str, x: Any, extents: str, whole: int) -> None:
-    """Check that a Dask array has two dimensions, of which ``whole`` is in one block."""
+    """Check that a Dask array has two dimensions, and that dimension ``whole`` is in one block."""
     if not isinstance(x, da.Array):
         raise ArgumentError(
             argument=name,
@@ -237,5 +237,5 @@ def _checked_sizes(e: Any, f: Any) -> None:
 
 
 def _meta(x: Any, ndim: int, dtype: DType) -> Any:
-    """Return an empty array of the library that the blocks are of."""
+    """Return an empty array of the library that the blocks belong to."""
     return meta_from_array(x, ndim=ndim, dtype=dtype.numpy)

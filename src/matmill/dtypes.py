@@ -1,7 +1,7 @@
-"""The element types matmill computes with: one table, read by arrays, sources and error bounds alike.
+"""The element types that matmill computes with: one table for arrays, sources and error bounds.
 
-``ELEMENTWISE`` are those that arrays may have, ``ALL`` those of products. ``DTYPES`` are summed in their own type, the
-others of products, of 16 bits, in float32.
+``ELEMENTWISE`` has the types of arrays, ``ALL`` those of products. ``DTYPES`` are summed in their own type; the other,
+16-bit types of products are summed in float32.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from matmill.errors import DTypeError, by_copy, unknown_name
 class DType:
     """One element type: its name, NumPy type, C++ spelling, size in bytes, unit roundoff, smallest normal number.
 
-    ``wider`` is the type that its products are summed in, where that is another one, and ``header`` the file in
-    ``include/`` that defines the C++ type, where the language does not.
+    ``wider`` is the type that products are summed in, if it is another one. ``header`` is the file in ``include/`` that
+    defines the C++ type, if it is not built in.
     """
 
     name: str
@@ -35,18 +35,18 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type that sums of products are kept in."""
+        """The type in which products are summed."""
         return self.wider or self
 
     def scalar(self, value: float) -> np.generic:
         """Return ``value`` as a kernel argument of exactly this type.
 
-        What is too large becomes infinite, and integers wrap, as in C.
+        Numbers that are too large become infinite, and integers wrap, as in C.
         """
         if self.numpy.kind in "iu":
             wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
             return wrapped
-        if self.itemsize < 8 and abs(value) > 1e4:  # cheaper than to ask NumPy not to warn of small values
+        if self.itemsize < 8 and abs(value) > 1e4:  # faster than to silence NumPy's warning for every value
             with np.errstate(over="ignore"):
                 return self.numpy.type(value)
         return self.numpy.type(value)
@@ -62,20 +62,20 @@ F32 = _ieee("float32", "float", np.float32)
 F64 = _ieee("float64", "double", np.float64)
 
 _HALVES = "matmill/dtype/half.cuh"
-# bfloat16 is no IEEE type: NumPy knows nothing of its precision.
+# bfloat16 is no IEEE type: NumPy cannot tell its precision.
 F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
 BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
 
-#: float32 elements whose products, exact in float64, are summed there: for results with ``out_dtype="float64"``.
+#: float32 elements with products summed in float64, where they are exact: for results with ``out_dtype="float64"``.
 F32_IN_F64 = DType(
     "float32 in float64", F32.numpy, "matmill::Single", 4, F32.roundoff, F32.tiny, F64, "matmill/dtype/single.cuh"
 )
 
 _UNSIGNED = DType("uint32", np.dtype(np.uint32), "unsigned", 4, 0.0, 0.0)
-# Sums of integers wrap around, which C++ defines for unsigned numbers alone.
+# Integer sums wrap around. C++ defines that for unsigned numbers only.
 I8 = DType("int8", np.dtype(np.int8), "signed char", 1, 0.0, 0.0, _UNSIGNED)
 I32 = DType("int32", np.dtype(np.int32), "int", 4, 0.0, 0.0, _UNSIGNED)
-#: What is moved without a look at it, by size in bytes.
+#: Types for elements that are only moved, by size in bytes.
 BITS: dict[int, DType] = {
     1: I8,
     2: DType("bits16", np.dtype(np.int16), "short", 2, 0.0, 0.0),
@@ -91,12 +91,9 @@ SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64
 
 
 def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
-    """Return the name among ``known`` that a user's ``text`` means, long or short, in upper or lower case.
+    """Return the name among ``known`` that ``text`` stands for, long or short, in upper or lower case.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
-
-    >>> long_name("bf16"), long_name("Float32")
-    ('bfloat16', 'float32')
     """
     names = list(known)
     full = SHORT.get(text.lower(), text.lower())
@@ -105,9 +102,9 @@ def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--
     return full
 
 
-#: How an array is converted to another type, by NumPy and libraries after it and by torch: of its name and the type's.
+#: Templates for the code that converts an array, from the names of array and type: NumPy's and torch's.
 BY_ASTYPE, BY_TO = "{0}.astype('{1}')", "{0}.to(torch.{1})"
-#: Other types whose every value float32 has.
+#: Types outside the table whose every value float32 represents.
 _NARROW = re.compile("bool|u?int(1|2|4|8|16)|float[468]_.*")
 
 
@@ -133,23 +130,23 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
 
 
 def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") -> DType:
-    """Return the element type that a product of elements of ``dtype`` is asked to have.
+    """Return the element type that ``out_dtype`` asks for in a product of elements of ``dtype``.
 
-    ``out_dtype`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself.
-    It may be float32 for 16-bit elements and float64 for float32 ones, which are then summed in it. Raises
-    :class:`~matmill.errors.DTypeError` for all others.
+    ``out_dtype`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It
+    may be float32 for 16-bit elements and float64 for float32 ones, which are then summed in float64. Raises
+    :class:`~matmill.errors.DTypeError` for any other type.
 
     >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type("float64", F32).name
     ('float32', 'float16', 'float64')
     """
     if out_dtype is None:
         return dtype
-    # torch's have no other name; JAX's scalar types, like NumPy's own, are taken by np.dtype.
+    # torch's dtypes have only this name; np.dtype takes JAX's scalar types as it takes NumPy's own.
     name = str(out_dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
     if name not in ALL:
         try:
-            name = of_numpy(np.dtype(out_dtype), argument).name  # type: ignore[call-overload] # whatever it may be
+            name = of_numpy(np.dtype(out_dtype), argument).name  # type: ignore[call-overload] # any object at all
         except TypeError as error:
             if isinstance(error, DTypeError):
                 raise
@@ -168,29 +165,17 @@ def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") ->
 
 
 def widest(dtype: DType) -> DType | None:
-    """Look up the type that products of elements may have beside their own, None where there is none.
-
-    >>> widest(F16).name, widest(F32).name, widest(F64)
-    ('float32', 'float64', None)
-    """
+    """Return the other type that products of ``dtype`` may have, or None."""
     return F64 if dtype is F32 else dtype.wider
 
 
 def summed(dtype: DType, result: DType) -> DType:
-    """Return the type that kernels take elements of ``dtype`` as, whose product is to have the type ``result``.
-
-    >>> summed(F32, F64).accumulator.name, summed(F32, F32).accumulator.name, summed(F16, F32).name
-    ('float64', 'float32', 'float16')
-    """
+    """Return the table's row that kernels use for elements of ``dtype`` where the product has the type ``result``."""
     return F32_IN_F64 if dtype is F32 and result is F64 else dtype
 
 
 def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, conversion: str = BY_ASTYPE) -> DType:
-    """Look up the table's row of that name, which an array called ``argument`` has.
-
-    Raises :class:`~matmill.errors.DTypeError` for a type outside the table. It says what to do, with ``conversion`` for
-    how the array's library converts.
-    """
+    """Return the table's row for the type ``name`` of the array ``argument``."""
     dtype = table.get(name)
     if dtype is None:
         *others, last = table
@@ -205,7 +190,7 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
 
 
 def _cure(name: str, argument: str, conversion: str) -> str:
-    """Say how to multiply an array of another type without losing what it holds."""
+    """Return the advice for multiplying an array of an unsupported type without losing what it holds."""
     if name.startswith("complex"):
         return f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
     if _NARROW.fullmatch(name):

@@ -26,7 +26,7 @@ class MatmillError(Exception):
         super().__init__(f"{argument}: got {got}; wanted {wanted}. {fix}")
 
     def __reduce__(self) -> tuple[Callable[..., MatmillError], tuple[Any, ...], dict[str, Any]]:
-        # What pickle does by itself would call the class with the message, and a pool of processes would break.
+        # Without this, pickle would call the class with the message alone, and a pool of processes would break.
         return _made_again, (type(self), self.args), vars(self)
 
 
@@ -59,11 +59,11 @@ class UnknownNameError(MatmillError, LookupError):
 
 
 class NoGPUError(MatmillError, RuntimeError):
-    """A GPU was demanded and none can be used."""
+    """A GPU is required, and none can be used."""
 
 
 class CompileError(MatmillError, RuntimeError):
-    """A kernel that did not compile; ``log`` holds the compiler's own words."""
+    """A kernel that did not compile; ``log`` is the compiler's output."""
 
     def __init__(self, *, argument: str, got: str, wanted: str, fix: str, log: str = "") -> None:
         self.log = log
@@ -75,19 +75,19 @@ class LaunchError(MatmillError, RuntimeError):
 
 
 class ContextLostError(LaunchError):
-    """A kernel failed in a way after which the driver refuses every call of the process that uses this GPU."""
+    """A kernel failed, and since then the driver refuses every call of this process that uses the GPU."""
 
 
 class CollectiveError(MatmillError, RuntimeError):
-    """A sum over the ranks of a process group that failed: a rank ended, or did not take part within the timeout."""
+    """A sum over the ranks of a process group failed: a rank ended, or did not take part before the timeout."""
 
 
 class TruncatedFileError(MatmillError, OSError):
-    """A file behind an array that has become shorter than the array."""
+    """The file of a memory-mapped array is now shorter than the array."""
 
 
 class OutOfMemoryError(MatmillError, MemoryError):
-    """A result, or what computing it takes, that is larger than the memory it must fit in."""
+    """A result, or the memory for computing it, that is larger than the memory there is."""
 
 
 class IllegalConfigError(MatmillError, ValueError):
@@ -95,7 +95,7 @@ class IllegalConfigError(MatmillError, ValueError):
 
 
 class EmulationError(MatmillError, RuntimeError):
-    """PTX that the emulator cannot read or does not implement; nothing was run past it."""
+    """PTX that the emulator cannot read or does not implement. Nothing after it was executed."""
 
 
 def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
@@ -103,11 +103,7 @@ def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError
 
 
 def by_copy(argument: str, fix: str) -> str:
-    """Return the advice to use a copy of an argument, but for ``out``, whose copy would be thrown away.
-
-    >>> by_copy("a", "Pass a.copy()."), by_copy("out", "Pass out.copy().")
-    ('Pass a.copy().', 'Omit out= and use the array that is returned.')
-    """
+    """Return the advice to use a copy of an argument. For ``out``, whose copy would be lost, it is to omit ``out``."""
     return fix if argument != "out" else OMIT_OUT
 
 
@@ -115,11 +111,7 @@ OMIT_OUT = "Omit out= and use the array that is returned."
 
 
 def size(nbytes: int) -> str:
-    """Return a number of bytes, for messages.
-
-    >>> size(1000), size(3 << 29), size(2**81), size(2**100)
-    ('1000 bytes', '1.50 GiB', '2.00 YiB', '1,048,576.00 YiB')
-    """
+    """Format a number of bytes for messages."""
     power = min(max(0, nbytes.bit_length() - 1) // 10, len(_UNITS))
     return f"{nbytes / 1024**power:,.2f} {_UNITS[power - 1]}" if power else f"{nbytes} bytes"
 
@@ -127,18 +119,12 @@ def size(nbytes: int) -> str:
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
-#: Of a name this short, one letter is a large part.
+#: In a name of so few letters, a single one makes much of a difference.
 _FEW_LETTERS = 3
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """Return the error for ``name`` where one of ``known`` was wanted, with the nearest name, if one is near.
-
-    >>> str(unknown_name("arch", "h20", ["t4", "h200"]))
-    "arch: got 'h20'; wanted one of t4, h200. Did you mean 'h200'?"
-    >>> str(unknown_name("command", "nope", ["inner", "why"]))
-    "command: got 'nope'; wanted one of inner, why. Pick one of these names."
-    """
+    """Return the error for a ``name`` that is not in ``known``, with the nearest known name, if one is near."""
     names = list(known)
     cutoff = 0.6 if len(name) > _FEW_LETTERS else 0.5
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=cutoff)

@@ -1,4 +1,4 @@
-"""A kernel as the host knows it: its source, constants, why_not, launch geometry and parameters."""
+"""A kernel on the host's side: its source, constants, ``why_not``, launch geometry and parameters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_IN_CLUSTER = 8
 
 @dataclass(frozen=True)
 class GemmOperands:
-    """Pointers and scalars of one product. ``c`` and ``d`` may be the same matrix; ``bias`` is that of the epilogue.
+    """Pointers and scalars of one product. ``c`` and ``d`` may be the same matrix; ``bias`` is the epilogue's.
 
     ``workspace`` is memory for kernels that need it (see :meth:`Kernel.workspace`), aligned to 16 bytes, with arbitrary
     contents. ``counter`` is a 32-bit word for kernels that count their blocks (see :meth:`Kernel.counts`), 0 before and
-    after the launch; None means there is none. A starts ``a_first`` elements after ``a``, B ``b_first`` after ``b``: a
-    plan binds pointers by their names, so no pointer may point into the middle of one.
+    after the launch; None means there is none. A starts ``a_first`` elements after ``a``, B ``b_first`` elements after
+    ``b``. (A plan binds pointers by name, so a pointer always has the matrix's own address.)
     """
 
     a: Pointer
@@ -68,7 +68,7 @@ class Program(Protocol):
 
     @property
     def file(self) -> str:
-        """The name of that file."""
+        """The file of the entry point."""
 
     @property
     def config(self) -> Config:
@@ -76,7 +76,7 @@ class Program(Protocol):
 
     @property
     def parameters(self) -> Parameters | None:
-        """The parameters that are generated; None where the entry point spells them out."""
+        """The generated parameters, or None for an entry point that spells them out."""
 
 
 def name_of(program: Program) -> str:
@@ -92,11 +92,11 @@ def name_of(program: Program) -> str:
 
 @dataclass(frozen=True)
 class AuxLaunch(Generic[P]):
-    """A launch that a kernel needs before or after its own; a program by itself.
+    """A launch before or after a kernel's own; it is a program of its own.
 
-    ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` says whether that
-    problem and those constants need the launch; None means always. ``pdl`` is that of its ``Launch``. ``constants``
-    gives those that depend on the problem, in addition to ``config``.
+    ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` tells whether that
+    problem and those constants need the launch; None means always. ``pdl`` is the one of its ``Launch``. ``constants``
+    returns constants that depend on the problem, in addition to ``config``.
     """
 
     entry: str
@@ -124,17 +124,17 @@ class Kernel(Generic[P]):
     ``package`` is the Python package whose folder holds ``file``, the CUDA C++. ``why_not_config`` is the one place
     that knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants
     into a grid, ``arguments`` gives the entry point's arguments for problem, constants and operands. ``parameters``
-    declares the parameters that are generated; None where the entry point spells them out, as rungs do: they show
+    declares the generated parameters. It is None where the entry point spells them out, as those of rungs do, to show
     ``__restrict__``.
 
     ``before`` and ``after`` are the launches around the kernel's own; ``workspace_bytes`` is the size of the workspace
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the
-    work of the launches in ``after``. ``rewrite`` gives the problem and operands that the entry point gets where
-    launches in ``before`` have copied operands to another layout. ``pdl`` is that of its ``Launch``.
+    work of the launches in ``after``. ``rewrite`` returns the problem and operands for the entry point after launches
+    in ``before`` have copied operands to another layout. ``pdl`` is the one of its ``Launch``.
 
-    ``instruction`` is what multiplies (``"fma"``, ``"mma.sync"`` or ``"wgmma"``), empty where the constants decide.
-    ``work_tiles`` counts the tiles of D that are computed one after the other, and the blocks that share each; None of
-    kernels without tiles of D.
+    ``instruction`` is the instruction that multiplies (``"fma"``, ``"mma.sync"`` or ``"wgmma"``), or empty where it
+    depends on the constants. ``work_tiles`` counts the tiles of D that are computed one after the other, and the blocks
+    that share each. It is None for kernels without tiles of D.
     """
 
     entry: str
@@ -164,7 +164,7 @@ class Kernel(Generic[P]):
         return next(filter(None, (_why_not_geometry(shape(problem, self.config), arch) for shape in shapes)), None)
 
     def workspace(self, problem: P) -> int:
-        """Count the bytes of workspace that all launches together need; 0 for most kernels."""
+        """Return the bytes of workspace that all launches together need; 0 for most kernels."""
         return 0 if self.workspace_bytes is None else self.workspace_bytes(problem, self.config)
 
     def counts(self, problem: P) -> bool:
@@ -172,14 +172,14 @@ class Kernel(Generic[P]):
         return self.last_block_reduces is not None and self.last_block_reduces(problem, self.config)
 
     def count_launches(self, problem: P) -> int:
-        """Return the number of launches, given a counter."""
+        """Return the number of launches with a counter."""
         after = () if self.counts(problem) else self.after
         return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
         """Return the launch that computes ``problem`` on ``operands``.
 
-        Raises :class:`~matmill.errors.ArgumentError` for a kernel of several launches: :meth:`launches` gives them all.
+        Raises :class:`~matmill.errors.ArgumentError` for a kernel of several launches, which :meth:`launches` returns.
         """
         launches = self.launches(problem, operands)
         if len(launches) != 1:
@@ -198,8 +198,8 @@ class Kernel(Generic[P]):
     def steps(self, problem: P, operands: GemmOperands) -> tuple[tuple[Program, Launch], ...]:
         """Return the launches that compute ``problem`` on ``operands``, in order, each with its program.
 
-        They run on one stream. Raises :class:`~matmill.errors.ArgumentError` where a workspace is needed and
-        ``operands`` has none.
+        They run on one stream. Raises :class:`~matmill.errors.ArgumentError` if a workspace is needed and ``operands``
+        has none.
         """
         needed = self.workspace(problem)
         if needed and operands.workspace is None:
@@ -226,7 +226,7 @@ class Kernel(Generic[P]):
         return (*around(self.before), own, *around(() if operands.counter else self.after))
 
     def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
-        """Return those of ``aux`` that ``problem`` needs."""
+        """Return the launches among ``aux`` that ``problem`` needs."""
         return tuple(one.of_problem(problem) for one in aux if one.needed is None or one.needed(problem, self.config))
 
     def with_config(self, config: Config) -> Kernel[P]:
@@ -235,7 +235,7 @@ class Kernel(Generic[P]):
 
 
 class Prediction(Protocol):
-    """What every cost model returns: :class:`matmill.kernels.shared.model.Prediction`, which is above this file."""
+    """The interface of :class:`matmill.kernels.shared.model.Prediction`, which this file may not import."""
 
     @property
     def seconds(self) -> float:
@@ -243,23 +243,22 @@ class Prediction(Protocol):
 
     @property
     def terms(self) -> Mapping[str, float]:
-        """The seconds that they come from, by name."""
+        """The parts of that time in seconds, by name."""
 
     @property
     def pace(self) -> Mapping[str, float]:
-        """The cycles of a k-step by what takes them."""
+        """Cycles per k-step of each unit that the kernel keeps busy, by name."""
 
     @property
     def bound(self) -> str:
-        """The name of what bounds the time."""
+        """The name of the term that bounds the time."""
 
 
 @dataclass(frozen=True)
 class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
-    ``explain`` gives the model's prediction for a problem on an arch, with one of these configurations or with each of
-    many.
+    ``explain`` returns the model's prediction for a problem on an arch, with one configuration or with each of many.
     """
 
     kernel: Kernel[P]
@@ -282,7 +281,7 @@ class Production(Generic[P]):
 
 @dataclass(frozen=True)
 class Document:
-    """A source document that a rung comes from."""
+    """The publication that a rung is taken from."""
 
     key: str
     title: str
@@ -292,8 +291,8 @@ class Document:
 class Rung(Generic[P]):
     """One step of a ladder: a kernel, what it changes, and the gain predicted before measuring.
 
-    ``claim`` is what the source document reports, with its GPU and unit, or an empty string. ``tune`` picks the
-    constants for a problem where that is the rung's idea; None means the kernel's own.
+    ``claim`` is what the source document reports, with its GPU and unit, or an empty string. ``tune`` chooses the
+    constants for a problem. None keeps the kernel's own: only rungs about the choice itself have it.
     """
 
     name: str
@@ -311,12 +310,12 @@ class Rung(Generic[P]):
 
     @property
     def label(self) -> str:
-        """The name as users type and read it: ``ilp(4)``, ``naive``."""
+        """The name, with its parameter if it has one: ``ilp(4)``, ``naive``."""
         return self.name if self.parameter is None else f"{self.name}({self.parameter})"
 
 
 def always(_problem: object, _config: Config, _arch: Arch) -> None:
-    """Take every problem: a kernel's ``why_not_config``."""
+    """Accept every problem: ``why_not_config`` of a kernel without restrictions."""
 
 
 def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
@@ -332,11 +331,7 @@ def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arc
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Return the least integer that is at least a / b, for b > 0.
-
-    >>> ceil_div(7, 4)
-    2
-    """
+    """Return a / b, rounded up, for b > 0."""
     return -(-a // b)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel launch is, independent of where it runs.
+"""Kernel launches as data, independent of where they run.
 
 A :class:`Launch` is plain data: the CUDA executor (``runtime.gpu``) and the PTX emulator (``emulator``) take the same
 record.
@@ -19,7 +19,7 @@ Dim3: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Pointer:
-    """An address in the address space of the executor that made it, with the name to use in messages."""
+    """An address in the address space of one executor, with a name for messages."""
 
     name: str
     address: int
@@ -29,14 +29,14 @@ class Pointer:
 class TensorMap:
     """A tensor for TMA, as ``cuTensorMapEncodeTiled`` takes it (CUDA driver API, "Tensor Map Object Management").
 
-    ``element`` is a row of its data types in lower case, such as ``"float16"``; float32 data of type ``"tfloat32"``
-    is rounded as it is loaded. ``sizes`` and ``box`` count elements of each dimension, the contiguous one first;
+    ``element`` is a row of its data types in lower case, such as ``"float16"``; float32 data of type ``"tfloat32"`` is
+    rounded as it is loaded. ``sizes`` and ``box`` count elements of each dimension, the contiguous one first;
     ``strides`` are bytes, of every dimension but the first. ``swizzle`` is 0 or the 32, 64 or 128 bytes within which
-    the 16-byte chunks of the box are exchanged in shared memory. Of each ``element_strides`` elements of a dimension
-    one is copied (none given: every element; the first dimension's counts with ``interleave`` alone). ``interleave``
-    is 0, or 16 or 32 bytes of channels that are neighbours. ``promotion`` is 0, or the 64, 128 or 256 bytes that L2
-    reads at once. With ``nan_fill`` what is loaded from outside the tensor is NaN, else zeros. The tensor starts
-    ``first`` bytes after the pointer's address.
+    the 16-byte chunks of the box are exchanged in shared memory. ``element_strides`` gives the step between copied
+    elements for each dimension; empty means 1 everywhere, and the first dimension's counts only with ``interleave``.
+    ``interleave`` is 0, or 16 or 32 for the bytes of neighbouring channels. ``promotion`` is 0, or the 64, 128 or 256
+    bytes that L2 reads at once. Elements outside the tensor are loaded as NaN with ``nan_fill``, else as zeros. The
+    tensor starts ``first`` bytes after the pointer's address.
 
     The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch
     (:func:`matmill.tensor_map.encode`).
@@ -64,14 +64,14 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Struct:
-    """A struct that a kernel takes by value: its bytes, and what its address must be a multiple of."""
+    """A struct that a kernel takes by value: its bytes and its alignment."""
 
     data: bytes
     align: int
 
     @classmethod
     def of(cls, *members: Pointer | np.generic) -> Struct:
-        r"""Return the struct of these members, each at the next multiple of its size, where C++ puts it.
+        r"""Return the struct of these members, each at the next multiple of its size, as C++ lays them out.
 
         >>> Struct.of(np.int32(3), np.float64(0)).data[:8]
         b'\x03\x00\x00\x00\x00\x00\x00\x00'
@@ -86,16 +86,12 @@ class Struct:
 
 Value: TypeAlias = "Pointer | TensorMap | np.generic"
 Argument: TypeAlias = "Value | Struct"
-#: From a tensor map and the address of its tensor to the bytes that the device reads.
+#: Encodes a tensor map: takes the map and the address of its tensor, returns the 128 bytes that the device reads.
 Encode: TypeAlias = Callable[[TensorMap, int], bytes]
 
 
 def size_and_alignment(value: Argument) -> tuple[int, int]:
-    """Return bytes of a parameter and what its address must be a multiple of.
-
-    >>> size_and_alignment(np.float64(0)), size_and_alignment(Pointer("A", 0))
-    ((8, 8), (8, 8))
-    """
+    """Return a parameter's size and alignment in bytes."""
     if isinstance(value, Struct):
         return len(value.data), value.align
     if isinstance(value, TensorMap):
@@ -105,7 +101,7 @@ def size_and_alignment(value: Argument) -> tuple[int, int]:
 
 
 def in_memory(value: Argument, encode: Encode) -> bytes:
-    """Return a parameter as the device reads it: little-endian, and tensor maps as ``encode`` makes them."""
+    """Return a parameter as the device reads it: little-endian, and tensor maps encoded by ``encode``."""
     if isinstance(value, Struct):
         return value.data
     if isinstance(value, TensorMap):
@@ -123,16 +119,12 @@ _SHARED_PER_BLOCK = {
     (7, 0): 96, (7, 2): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227,
     (10, 0): 227, (10, 3): 227, (11, 0): 227, (12, 0): 99, (12, 1): 99,
 }  # fmt: skip
-#: Bytes of shared memory that a block may have on every GPU, and that a kernel may declare with a fixed size.
+#: Bytes of static shared memory that a block may have on every GPU.
 STATIC_SHARED = 48 << 10
 
 
 def shared_per_block(capability: tuple[int, int]) -> int:
-    """Return the most bytes of shared memory of a block on GPUs of a compute capability; of an unknown one, of any GPU.
-
-    >>> shared_per_block((9, 0)), shared_per_block((6, 1))
-    (232448, 49152)
-    """
+    """Return the most bytes of shared memory per block for a compute capability, the least of all if it is unknown."""
     if capability < min(_SHARED_PER_BLOCK):
         return STATIC_SHARED
     return _SHARED_PER_BLOCK.get(capability, max(_SHARED_PER_BLOCK.values())) << 10
@@ -146,10 +138,10 @@ _MOST = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 def why_not_shape(
     grid: Dim3, block: Dim3, dynamic: int, *, most_threads: int, most_shared: int, static: int = 0
 ) -> str | None:
-    """Return what keeps a GPU from a launch of this shape, if anything.
+    """Return why a GPU cannot launch this shape, or None.
 
-    ``dynamic`` and ``static`` are a block's bytes of shared memory, of which a GPU allows ``most_shared`` together;
-    ``most_threads`` are the threads that it allows in a block.
+    ``dynamic`` and ``static`` are a block's bytes of shared memory; their sum is at most ``most_shared``. A block has
+    at most ``most_threads`` threads.
 
     >>> why_not_shape((1, 70000, 1), (256, 1, 1), 0, most_threads=1024, most_shared=49152)
     'grid.y = 70000 > 65535'
@@ -171,11 +163,7 @@ Numbers = TypeVar("Numbers", int, NDArray[np.int64])
 
 
 def coordinates(number: Numbers, shape: Dim3) -> tuple[Numbers, Numbers, Numbers]:
-    """Return a linear number, or each of an array, as x, y, z in a grid or block of ``shape``.
-
-    >>> coordinates(7, (2, 3, 4))
-    (1, 0, 1)
-    """
+    """Convert a linear index, or an array of them, to x, y, z in a grid or block of ``shape``."""
     x, y, _ = shape
     return number % x, number // x % y, number // (x * y)
 

@@ -1,4 +1,4 @@
-"""Products and transposes of arrays of any library: the whole flow, from arguments to result."""
+"""matmul, inner, transpose_add and transpose of arrays of any library, from arguments to result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from matmill.dtypes import ALL
 from matmill.errors import ArgumentError
 from matmill.settings import Executor
 
-#: An array of any library, which results are like: of its library, and of its element type where no other is asked for.
+#: An array of any library. The result is one of the same library, and of the same element type unless another is
+#: requested.
 A = TypeVar("A")
 #: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
 _Options: TypeAlias = tuple[Any, str | None, object, str | None]
-#: Past the generated constructor, which takes twice as long.
+#: Bypasses the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
 
@@ -90,45 +91,46 @@ def matmul(
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
-    result. ``c`` broadcasts to the result's shape. It needs a ``beta``, and both are keywords: a third array by
-    position, which NumPy takes for ``out``, is refused. Strides may be anything, zero and negative ones included, and
-    every extent may be 0 (a product over k = 0 is zero).
+    result. ``c`` broadcasts to the result's shape. It needs a ``beta``, and both are keywords: a third positional
+    array, which NumPy would write to, is refused. Strides may be anything, zero and negative ones included, and every
+    extent may be 0 (a product over k = 0 is zero).
 
-    ``bias`` has the dtype of ``a`` and is the same for every product of a batch: a row (n,) or (1, n), of which each
-    column of the result gets an element, or a column (m, 1), of which each row gets one; where ``b`` is a vector, (m,)
-    is a column too. ``activation`` is None, ``"relu"``, ``"gelu"`` (with the error function), ``"gelu_tanh"`` or
-    ``"silu"``, as torch defines them.
+    ``bias`` has the dtype of ``a`` and is the same for every product of a batch: a row (n,) or (1, n) with one element
+    for each column of the result, or a column (m, 1) with one for each row. Where ``b`` is a vector, (m,) is a column
+    too. ``activation`` is None, ``"relu"``, ``"gelu"`` (with the error function), ``"gelu_tanh"`` or ``"silu"``, as
+    torch defines them.
 
-    In float16 and bfloat16, terms and scalars are multiplied and summed in float32, bias and activation are applied to
-    that, and the result is rounded once: to the dtype of ``a``, or not at all with ``out_dtype="float32"`` (a name, or
-    a dtype object of NumPy, torch, CuPy or JAX). float32 elements with ``out_dtype="float64"`` are multiplied exactly
-    and summed in float64. ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no
-    tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
+    In float16 and bfloat16, terms and scalars are multiplied and summed in float32, bias and activation are applied in
+    float32, and the result is rounded once to the dtype of ``a``. It stays float32 with ``out_dtype="float32"`` (a
+    name, or a dtype object of NumPy, torch, CuPy or JAX). float32 elements with ``out_dtype="float64"`` are multiplied
+    exactly and summed in float64. ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no tensor cores
+    for bfloat16, and take only products of at most 128 rows and columns in it.
 
     ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
-    of k are promoted to a separate float32 sum. float32 and float64 are summed as exactly without it.
-    ``precision="tf32"`` rounds float32 elements to tf32, which tensor cores multiply faster; nothing else does that.
-    None is ``"default"``. NumPy's BLAS, which answers on the host, is at least as exact as what was asked for.
-    ``docs/precision.md`` has the errors of each.
+    of k are promoted to a separate float32 sum. For float32 and float64 it changes nothing. ``precision="tf32"`` rounds
+    float32 elements to tf32, which tensor cores multiply faster; float32 is never rounded to tf32 without it. None is
+    ``"default"``. On the host NumPy's BLAS computes the product, at least as exactly. ``docs/precision.md`` has the
+    errors of each.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack, ``__cuda_array_interface__`` or Python's buffer
-    protocol (memoryviews), all of one dtype on one device. The result is a fresh array of the library of ``a`` on that
-    device, or of ``b``'s where that of ``a`` says by no namespace how its arrays are made, or NumPy's on the host where
-    neither does. Or it is ``out``, which must have the result's shape and dtype and share no memory with the inputs; it
-    may be exactly ``c``.
+    protocol (memoryviews), all of one dtype on one device. The result is ``out``, if there is one. ``out`` must have
+    the result's shape and dtype and share no memory with the inputs; it may be exactly ``c``. Otherwise the result is a
+    new array on that device, of the library of ``a``, else of ``b``'s. A library without an array API namespace cannot
+    allocate results: if neither can, the result of host arrays is NumPy's.
 
-    torch tensors are plain ones: what records derivatives, has tangents or is transformed (``vmap``, ``torch.func``)
-    is refused, and :mod:`matmill.torch` takes it. Writing into a tensor counts up its version, as in torch.
+    torch tensors must be plain: those that record derivatives, have tangents or are transformed (``vmap``,
+    ``torch.func``) are refused; :mod:`matmill.torch` takes them. Writing to a tensor increments its version, as in
+    torch.
 
     As in BLAS, ``beta = 0`` means that ``c`` is not read, and ``alpha = 0`` that ``a`` and ``b`` are not: NaN there
     does not reach the result. ``bias`` and ``activation`` apply all the same.
 
     ``executor`` is ``"auto"``, ``"gpu"``, ``"cpu"`` (NumPy's BLAS) or ``"emulator"`` (the GPU kernel's own PTX, run on
-    the CPU). Arrays on a GPU are multiplied there. For arrays on the host, None means the environment's
+    the CPU). Arrays on a GPU are multiplied on that GPU. For host arrays, None means the environment's
     ``MATMILL_EXECUTOR``, else ``"auto"``: a GPU for NumPy arrays where there is one, else the CPU.
 
     ``stream`` is the CUDA stream to work on, as a handle or a stream object, by default the array library's current
-    one. Arrays on a GPU are not copied, and the call does not wait; host arrays are copied there and back.
+    one. Arrays on a GPU are not copied, and the call does not wait. With host arrays the GPU works on copies.
 
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
@@ -210,11 +212,11 @@ def inner(
     bits in every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
-    :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.
+    :func:`matmul`, which computes products of any shape, and those of these shapes by the same kernels.
 
-    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they are copied in
-    chunks of k through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is
-    called for each. ``out`` is written at the end, whole. With ``out_dtype`` they are copied whole.
+    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: chunks of k are copied
+    through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is called for
+    each. ``out`` is written once, at the end. With ``out_dtype`` the arrays are not copied in chunks, and must fit.
 
     Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
     else :func:`matmul` raises, before anything is written.
@@ -245,12 +247,12 @@ def transpose_add(
     """Return ``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
-    float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (``x``
-    may be a transposed view: then both are stored alike), and every extent may be 0.
+    float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (with a
+    transposed view as ``x``, both arrays have one order in memory), and every extent may be 0.
 
     16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
-    ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
-    ``alpha * x``. Integers wrap around, and are scaled by whole numbers.
+    ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact ``alpha *
+    x``. Integers wrap around, and are scaled by whole numbers.
 
     ``out`` may be exactly ``y`` (the same memory, shape and strides) and shares no memory with ``x``. ``beta = 0``
     means that ``y`` is not read, and ``alpha = 0`` that ``x`` is not: NaN there does not reach the result.
@@ -265,7 +267,7 @@ def transpose_add(
            [11, 41],
            [21, 51]], dtype=int8)
     """
-    # `factor` checks numbers that are no floats.
+    # `factor` checks numbers that are not floats.
     if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
         known: A | None = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
         if known is not None:
@@ -292,10 +294,10 @@ def transpose_add(
 
 
 def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executor | None = None) -> A:
-    """Return ``x.swapaxes(-2, -1)`` in memory of its own, packed row-major or as ``out`` is.
+    """Return ``x.swapaxes(-2, -1)`` as a copy: packed row-major, or with the strides of ``out``.
 
-    ``x`` is (..., c, r) and the result (..., r, c), of the same bits: not even a signalling NaN changes. Everything
-    else is as in :func:`transpose_add`.
+    ``x`` is (..., c, r) and the result (..., r, c), with the same bits: even signalling NaNs are kept. Everything else
+    is as in :func:`transpose_add`.
 
     >>> import numpy as np
     >>> transpose(np.arange(6.0).reshape(2, 3), executor="cpu").flags.c_contiguous
@@ -342,7 +344,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         if c is not None:
             raise ArgumentError(argument="c", got="an array without beta", wanted="c together with beta", fix=_CURES)
         beta = 0.0
-    # `scalar` checks numbers that are no floats.
+    # `scalar` checks numbers that are not floats.
     named_none = c is None and epilogue is None and stream is None and executor is None
     if named_none and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
         known = fast_path.repeat(operation, first, second, out)
@@ -380,7 +382,7 @@ def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any,
 def _delivered(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
-    """Return the result, from the backend that was chosen."""
+    """Return the result from the backend that was chosen."""
     if request.out is not None:
         will_write(request.array, request.out.library)
     if call.signature or request.home.device[0] == "cuda":

@@ -1,7 +1,7 @@
 """A kernel's parameters: declared once, emitted to the device, and given values on the host by name.
 
-The device gets ``PARAMETERS``, the list of an entry point, and ``struct Args`` with the same fields, which
-``ARGUMENTS`` makes of them; tensor maps are parameters alone. An entry point that took the struct itself made short
+The device code gets the macro ``PARAMETERS``, an entry point's parameter list, ``struct Args`` with the same fields but
+the tensor maps, and the macro ``ARGUMENTS``, which fills it. An entry point that took the struct itself made short
 calls up to 1.22 times as long on an H200 (2026-11-23, ``benchmarks/results/launch_remarks.md``).
 """
 
@@ -15,7 +15,7 @@ from matmill.dtypes import DType
 from matmill.errors import ArgumentError
 from matmill.launch import Pointer, TensorMap, Value
 
-#: C++ and NumPy types of the numbers that a parameter may be. ``Acc`` is the type that products are summed in.
+#: C++ and NumPy types of the numbers that a parameter may be. ``Acc`` is the accumulator's type.
 _NUMBERS: dict[str, type[np.generic]] = {
     "int": np.int32,
     "unsigned": np.uint32,
@@ -66,7 +66,7 @@ class Parameters:
         for name, kind in self.fields:
             base = kind.removeprefix("const ").rstrip("*")
             fields.append((f"{kind.replace(base, types.get(base, base))} {name}", name, kind))
-        # TMA reads a tensor map where the launch has put it, so that none is copied.
+        # TMA reads a tensor map from the parameter itself, so that it is not copied.
         passed = [f"const __grid_constant__ {field}" if kind == _TENSOR_MAP else field for field, _, kind in fields]
         copied = [(field, name) for field, name, kind in fields if kind != _TENSOR_MAP]
         return "\n".join(
@@ -82,8 +82,8 @@ class Parameters:
     def pack(self, dtype: DType, **values: Value | float) -> tuple[Value, ...]:
         """Return the arguments of a launch in order: ``values`` by name, numbers as wide as their fields.
 
-        Raises :class:`~matmill.errors.ArgumentError` for names that are missing or too many, for a value of another
-        kind than its field, and for an integer that its field does not hold.
+        Raises :class:`~matmill.errors.ArgumentError` for missing or surplus names, for a value of another kind than its
+        field, and for an integer outside its field's range.
         """
         names = [name for name, _ in self.fields]
         if set(names) != set(values):

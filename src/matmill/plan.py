@@ -1,6 +1,6 @@
-"""A loaded, reusable pipeline for one operation: chosen, compiled and prepared once, then only launched.
+"""A reusable pipeline for one operation: chosen, compiled and loaded once, then only launched.
 
-:mod:`matmill.dispatch.plan_cache` keeps plans by what they depend on, which is never an address.
+:mod:`matmill.dispatch.plan_cache` caches plans by all that they depend on. Addresses are not part of it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from matmill.lowering import Offsets, SubProblem
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import StreamBuffers, scratch
 
-#: What a kernel's launches point to, in the order of a plan's addresses.
+#: Names of the pointers that a kernel's launches have, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
-#: Addresses of the four matrices, of a workspace, of a counter and of a bias, 0 for those that are not there.
+#: Addresses of the four matrices, a workspace, a counter and a bias; 0 for any that is absent.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int, int]
 _NOWHERE: Addresses = (0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Ready(Generic[P]):
-    """One stage, the kernel chosen for it, and the source of each of its launches, compiled when it is asked for."""
+    """One stage, the kernel chosen for it, and the source of each of its launches, compiled on first use."""
 
     stage: SubProblem[P]
     choice: Choice[P]
@@ -39,12 +39,12 @@ class Ready(Generic[P]):
 
     @property
     def binaries(self) -> tuple[Binary, ...]:
-        """For a GPU. Raises :class:`~matmill.errors.CompileError`."""
+        """Binaries for a GPU. Raises :class:`~matmill.errors.CompileError`."""
         return tuple(compile_source(source, self.target) for source in self.sources)
 
     @property
     def ptx(self) -> tuple[str, ...]:
-        """For the emulator. Raises :class:`~matmill.errors.CompileError`."""
+        """PTX for the emulator. Raises :class:`~matmill.errors.CompileError`."""
         return tuple(compile_ptx(source, self.target) for source in self.sources)
 
     @property
@@ -54,18 +54,18 @@ class Ready(Generic[P]):
 
     @property
     def workspace(self) -> int:
-        """Bytes of workspace that the stage needs, at each of its offsets anew."""
+        """Bytes of workspace that the stage needs at each of its offsets."""
         return self.choice.kernel.workspace(self.problem)
 
     @property
     def counts(self) -> bool:
-        """Whether the stage's launches count their blocks."""
+        """True if the stage's launches count their blocks."""
         return self.choice.kernel.counts(self.problem)
 
     def launches(
         self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
     ) -> tuple[Launch, ...]:
-        """Return what computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
+        """Return the launches for the stage at ``offsets`` bytes from the matrices' addresses, in execution order."""
         return self.choice.kernel.launches(self.problem, _operands(addresses, offsets, alpha, beta))
 
 
@@ -78,7 +78,7 @@ def _operands(
 
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
-    """Return choice and source for each stage: the pure middle of the flow, which needs no GPU."""
+    """Choose kernel and source for each stage. This part needs no GPU."""
     return tuple(_ready(stage, arch) for stage in fit_batches(stages, arch))
 
 
@@ -88,7 +88,7 @@ def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
     return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
 
 
-#: Enqueues what a plan launches at some addresses, on a stream.
+#: A function that enqueues a plan's launches at some addresses on a stream.
 Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
 
@@ -103,7 +103,7 @@ class _Step:
 
     @property
     def once(self) -> bool:
-        """Whether one launch is all, at the addresses themselves."""
+        """True if the stage is one launch, with all offsets 0."""
         return len(self._kernels) == 1 and self._at_once
 
     def bound(self, alpha: float, beta: float) -> _Bound:
@@ -118,7 +118,7 @@ class _Step:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter, bias
 
 
-#: What binds a stage's frame to addresses, its offsets where it has not just the addresses themselves, its launches.
+#: A stage's function that binds its frame to addresses, its offsets (None if all are 0), and its launches.
 _Bound: TypeAlias = tuple[
     Callable[[Addresses, int], None],
     Callable[[Addresses], Iterable[Addresses]] | None,
@@ -127,12 +127,12 @@ _Bound: TypeAlias = tuple[
 
 
 class Plan:
-    """What is left of an operation once everything that does not depend on addresses is done.
+    """A prepared operation: everything that does not depend on addresses is done.
 
-    ``workspace`` is how many bytes of it must be given to :meth:`run`. Its stages share them: they run in turn.
-    ``own`` gives the room and the counter that a stream has of its own, by the stream's handle; the room is 0 where
-    another workspace must be given to :meth:`run`, and both are 0 where nothing is counted. A plan without a workspace
-    need not ask.
+    ``workspace`` is the number of bytes that :meth:`run` needs; the stages run one after the other and share them.
+    ``own`` maps a stream's handle to the addresses of that stream's workspace and counter: the workspace is 0 if the
+    caller must pass another one to :meth:`run`, and both are 0 if nothing is counted. A plan without workspace and
+    counter need not call it.
     """
 
     def __init__(self, gpu: GPU, ready: tuple[Ready[Any], ...]) -> None:
@@ -146,7 +146,7 @@ class Plan:
     def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
         """Enqueue the launches on a stream and return without waiting; several threads may do so at a time.
 
-        The workspace may be used again by what comes later on the same stream.
+        Later work on the same stream may reuse the workspace.
         """
         known_alpha, known_beta, enqueue = self._latest
         if alpha != known_alpha or beta != known_beta:
@@ -155,11 +155,11 @@ class Plan:
         enqueue(addresses, stream)
 
     def bound(self, alpha: float, beta: float) -> Enqueue:
-        """Return :meth:`run` with these scalars, which it then need not compare."""
+        """Return :meth:`run` for these scalars, which it then need not compare."""
         tidy, steps = self._gpu.tidy, self._steps
         if len(steps) == 1 and steps[0].once:
             return _launching(tidy, lambda: steps[0].bound(alpha, beta))
-        free: deque[tuple[_Bound, ...]] = deque()  # that nobody is launching from
+        free: deque[tuple[_Bound, ...]] = deque()  # frames that no thread is using
 
         def enqueue(addresses: Addresses, stream: int) -> None:
             tidy()
@@ -178,7 +178,10 @@ class Plan:
 
 
 def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
-    """Return what enqueues one launch, without loops over stages, offsets and launches, which are a fifth of it."""
+    """Return a function that enqueues one launch.
+
+    It has no loops over stages, offsets and launches, which take a fifth of the time.
+    """
     free: deque[_Bound] = deque()
 
     def enqueue(addresses: Addresses, stream: int) -> None:
@@ -200,6 +203,6 @@ def _nothing(_stream: int) -> StreamBuffers:
 
 
 def _own(gpu: GPU, workspace: int) -> Callable[[int], StreamBuffers]:
-    """Return room for ``workspace`` bytes and a counter, by a stream's handle."""
+    """Return the function from a stream's handle to a workspace of that many bytes and a counter."""
     find = scratch(gpu).find
     return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])

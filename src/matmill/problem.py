@@ -1,4 +1,4 @@
-"""Frozen descriptions of what to compute: shapes, strides, element types and alignments, without addresses."""
+"""Frozen descriptions of problems: shapes, strides, element types and alignments, without addresses."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from matmill.dtypes import F32, DType
 
 Strides = tuple[int, int]
 
-#: What an epilogue may apply to each output, in the order of ``include/matmill/dtype/activation.cuh``, from 1 on.
+#: Activations that an epilogue may apply, in the order of their numbers (from 1) in
+#: ``include/matmill/dtype/activation.cuh``.
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-#: How a product is summed: in the type's own way; with each 128 of k promoted to a separate float32 sum; or with
-#: float32 elements rounded to tf32, which tensor cores multiply.
+#: How a product is summed: as usual for the type; with every 128 of k promoted to a separate float32 sum; or with
+#: float32 elements rounded to tf32 for tensor cores.
 PRECISIONS = ("default", "high", "tf32")
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of alpha * A @ B + beta * C before it is rounded: a bias is added, then an activation applied.
+    """The end of a product: ``alpha * A @ B + beta * C`` plus a bias, then an activation, before it is rounded.
 
-    ``bias`` is ``"row"`` for a vector of n elements, of which each column gets one, ``"column"`` for one of m elements,
-    of which each row gets one, or None; ``bias_stride`` is its stride in elements. Its type is that of A.
-    ``activation`` is one of :data:`ACTIVATIONS`, or None.
+    ``bias`` is ``"row"`` for n elements, one for each column, ``"column"`` for m elements, one for each row, or None.
+    ``bias_stride`` is its stride in elements. It has A's type. ``activation`` is one of :data:`ACTIVATIONS`, or None.
     """
 
     bias: str | None = None
@@ -30,7 +30,7 @@ class Epilogue:
 
     @property
     def constants(self) -> dict[str, int]:
-        """The constants by which device code knows the epilogue.
+        """The epilogue as constants of device code.
 
         >>> Epilogue("row", activation="gelu").constants
         {'BIAS': 1, 'ACTIVATION': 2}
@@ -50,15 +50,14 @@ class Gemm:
     """D = alpha * A @ B + beta * C for A (m, k), B (k, n), C and D (m, n), over ``batch`` independent products.
 
     Strides are (row, column) in elements and may be zero or negative; ``None`` means packed row-major. ``*_batch`` is
-    the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
-    matrices are packed one after the other.
-    ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
-    start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is that of each product's first element,
-    where it is known to be more, and ``base_align`` that of the first product's in A, B and D. ``has_c`` is False where
-    beta is 0: C is then neither read nor required. ``gram`` says that B is
-    the transpose of A in the same memory: B's strides are A's, swapped. Scalars are arguments, not part of the
-    problem.
-    ``out_dtype`` is the type of C and D where it is not that of A and B. ``precision`` is one of :data:`PRECISIONS`.
+    the distance in elements between two products' matrices: zero for a matrix that all products share, ``None`` for
+    matrices packed one after the other. ``*_align`` is the largest power of two in bytes (at most 16) that divides the
+    address of every row or column start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is the
+    alignment of each product's first element, if that is more. ``base_align`` is the one of the first product's
+    elements in A, B and D. ``has_c`` is False where beta is 0: C is then neither read nor required. With ``gram`` B is
+    the transpose of A in the same memory: its strides are A's, swapped. Scalars are arguments, not part of the problem.
+    ``out_dtype`` is the type of C and D, if it differs from that of A and B. ``precision`` is one of
+    :data:`PRECISIONS`.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -96,7 +95,7 @@ class Gemm:
 
     @property
     def plain(self) -> bool:
-        """Whether D is rounded to the type of A and B, in the type's own precision, and nothing else is done to it."""
+        """True without epilogue: D has the type of A and B, and is summed with the default precision."""
         return self.epilogue == NO_EPILOGUE and self.d_dtype is self.dtype and self.precision == "default"
 
     @property
@@ -106,7 +105,7 @@ class Gemm:
 
     @property
     def least_bytes(self) -> int:
-        """The least bytes that must move: every input read once, every output written once.
+        """Bytes of compulsory traffic: every input read once, every output written once.
 
         An input that all products of the batch share counts once; so do A and B in the same memory.
         """
@@ -162,11 +161,11 @@ class Gemm:
 
 @dataclass(frozen=True)
 class View:
-    """The layout of one operand of a :class:`Geam`: (row, column) strides in elements, as the result counts them.
+    """The layout of one operand of a :class:`Geam`: (row, column) strides in elements, in the result's order.
 
     ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
-    16) that divides the address of every contiguous run's start (row or column). ``relative_align`` is that of the
-    distance from the result's element to this operand's element of the same row and column, for all elements.
+    16) that divides the address of every contiguous run's start (row or column). ``relative_align`` is the same for the
+    distance in memory between this operand's elements and the result's elements at the same row and column.
     """
 
     strides: Strides
@@ -176,7 +175,7 @@ class View:
 
     @property
     def transposed(self) -> bool:
-        """Whether the column is the faster dimension: elements are nearer down it than along rows that have gaps."""
+        """True if the column is the contiguous dimension, or at least the one with the smaller stride."""
         row, column = self.strides
         return abs(row) < abs(column) != 1
 
@@ -185,8 +184,8 @@ class View:
 class Geam:
     """The transpose-add problem D = alpha * X + beta * Y, element by element, for ``batch`` matrices of m x n.
 
-    The name is that of BLAS extensions (cuBLAS: geam). X and Y may have any strides: a transposed operand has swapped
-    ones. ``y`` is None where beta is 0. ``plain`` says that there is no Y and alpha is 1: D is then X bit by bit.
+    The name is that of BLAS extensions (cuBLAS: geam). X and Y may have any strides; those of a transposed operand are
+    swapped. ``y`` is None where beta is 0. With ``plain`` there is no Y and alpha is 1: D is then X, bit by bit.
 
     >>> Geam(4, 6, F32, View((1, 4)), View((6, 1)), View((6, 1))).least_bytes
     288
@@ -203,12 +202,12 @@ class Geam:
 
     @property
     def y_transposed(self) -> bool:
-        """Whether Y is the transposed operand, and X is not."""
+        """True if Y is transposed and X is not."""
         return self.y is not None and self.y.transposed and not self.x.transposed
 
     @property
     def transposed_first(self) -> Geam:
-        """The same problem with X and Y exchanged where Y is transposed: kernels transpose the first operand.
+        """The same problem with X and Y exchanged if only Y is transposed: kernels transpose their first operand.
 
         >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).transposed_first.x
         View(strides=(1, 4), batch=0, align=16, relative_align=16)
@@ -217,7 +216,7 @@ class Geam:
 
     @property
     def least_bytes(self) -> int:
-        """The least bytes that must move: every operand once."""
+        """Bytes of compulsory traffic: every operand once."""
         return (2 if self.y is None else 3) * self.batch * self.m * self.n * self.dtype.itemsize
 
     def __str__(self) -> str:

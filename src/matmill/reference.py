@@ -1,6 +1,6 @@
-"""Answers in higher precision and elementwise error bounds: what a result is checked against.
+"""Reference results in higher precision, and elementwise error bounds.
 
-For float32 the answer is computed in float64, whose own error is a 2^-29th of the bound. For float64 it is computed in
+For float32 the reference is computed in float64, whose own error is 2^-29 of the bound. For float64 it is computed in
 NumPy's ``longdouble`` where that is wider than float64 and the product is small; otherwise in float64, and the bound is
 doubled, since both sides then err. 16-bit types are summed in float32 and rounded once.
 """
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict: ``ok``, and the largest error over its bound (infinite where a value is missing or not finite)."""
+    """The outcome of a check: ``ok``, and the largest ratio of error to bound (infinite for missing values and NaN)."""
 
     ok: bool
     error_ratio: float
@@ -57,11 +57,11 @@ def answer(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, be
 
 
 def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """Say how far an element of ``alpha * a @ b + beta * c`` may be from the truth, in whatever order it was summed.
+    """Return the largest error that an element of ``alpha * a @ b + beta * c`` may have, in any order of summation.
 
     ``(k + 3) u / (1 - (k + 3) u) * |alpha| |a| |b| + 3 u |beta c|`` with the unit roundoff u (half of eps): Higham,
     Accuracy and Stability of Numerical Algorithms, section 3.5; plus one smallest normal number per term for results
-    that underflow. u is that of the type summed in; where the result has another one, it is rounded to that once more.
+    that underflow. u is that of the accumulator's type. A result of another type is rounded once more.
     """
     dtype = of_numpy(a.dtype, "a")
     sums = dtype.accumulator
@@ -83,11 +83,10 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
 
 
 def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Check:
-    """Compare every element of ``actual`` with the answer; shapes as in ``matmul``.
+    """Compare every element of ``actual`` with the reference; shapes as in ``matmul``.
 
-    An element is right where it is within :func:`bound`, or, where the answer is not finite or beyond the dtype's
-    range, where it is that same value. NaN where a number belongs is wrong, and so is a result of another shape or
-    dtype.
+    An element is right if its error is within :func:`bound`. Where the reference is not finite or exceeds the dtype's
+    range, the element must be that same value. Unexpected NaN is wrong, and so is a result of another shape or dtype.
 
     >>> x = np.ones((2, 2), np.float32)
     >>> check(x @ x, x, x).ok, check(x @ x + 1, x, x).ok, check(np.full((2, 2), np.nan, np.float32), x, x).ok
@@ -113,11 +112,7 @@ def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: f
 
 
 def excess(actual: Array, expected: Array, limit: Array) -> float:
-    """Return the largest error over its bound ``limit``; infinite where a value is missing or not what it must be.
-
-    >>> excess(np.float32([1.0, 2.0]), np.array([1.0, 2.5]), np.array([0.1, 1.0]))
-    0.5
-    """
+    """Return the largest ratio of error to ``limit``; infinite where a value is missing or unexpectedly not finite."""
     if not actual.size:
         return 0.0
     with np.errstate(all="ignore"):
@@ -130,7 +125,7 @@ def excess(actual: Array, expected: Array, limit: Array) -> float:
 
 
 def _ratio(actual: Array, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float) -> float:
-    """Return the largest error over its bound in one block; infinite where a value is not what it must be."""
+    """Return the largest ratio of error to bound in one block; infinite where a value is unexpectedly not finite."""
     if not actual.size:
         return 0.0
     return excess(actual, answer(a, b, c, alpha=alpha, beta=beta), bound(a, b, c, alpha=alpha, beta=beta))

@@ -21,5 +21,5 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
     thin.PRODUCTION,
 )
 
-#: Kernels for transpose-add, whatever the operands' strides.
+#: Kernels for transpose-add, with any strides.
 TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (add.PRODUCTION, small.PRODUCTION, slim.PRODUCTION)

@@ -16,28 +16,28 @@ from typing import Literal, TypeAlias, get_args
 
 from matmill.errors import unknown_name
 
-#: What computes a product.
+#: The backends that a call may name.
 Executor: TypeAlias = Literal["auto", "gpu", "cpu", "emulator"]
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
 def cache_dir() -> Path | None:
-    """Return folder of the compile cache, or None where it is switched off. Nothing is created here."""
+    """Return the folder of the compile cache, or None if the cache is switched off. Nothing is created."""
     if os.environ.get("MATMILL_CACHE", "").lower() in {"off", "0", "no", "false"}:
         return None
     named = os.environ.get("MATMILL_CACHE_DIR")
     if named:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification says to ignore relative paths here.
+    # The XDG specification says to ignore relative paths.
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
     return root / "matmill"
 
 
 def default_executor() -> str:
-    """Return the executor to use where a call names none: one of :data:`EXECUTORS`.
+    """Return the executor of calls that name none: one of :data:`EXECUTORS`.
 
-    An empty value is as good as none.
+    An empty value counts as unset.
     """
     name = (os.environ.get("MATMILL_EXECUTOR") or "auto").lower()
     if name not in EXECUTORS:

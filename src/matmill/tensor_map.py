@@ -1,8 +1,8 @@
-"""Tensor maps as bits: the 128 bytes that describe a tensor to TMA, encoded, decoded and altered without a driver.
+"""Tensor maps as bits: the 128 bytes that describe a tensor to TMA, encoded, decoded and changed without a driver.
 
 The emulator and the GPU read the same bytes. The layout is that of ``cuTensorMapEncodeTiled`` (CUDA driver API, "Tensor
-Map Object Management") on compute capability 9.0, which uses the first 64 bytes. :func:`encode` gives them as the
-driver does, bit for bit (``tests/gpu/test_tensor_map_gpu.py``), and zeros behind them. Its rules are the driver's.
+Map Object Management") on compute capability 9.0, which uses the first 64 bytes. :func:`encode` returns the driver's
+bits (``tests/gpu/test_tensor_map_gpu.py``), followed by zeros, and refuses what the driver refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Element:
     floating: bool
 
 
-#: By the names of the driver's ``CUtensorMapDataType`` in lower case; codes as ``tensormap.replace`` takes them.
+#: Element types by the names of the driver's ``CUtensorMapDataType`` in lower case; their codes are those of
+#: ``tensormap.replace``.
 ELEMENTS = {
     "uint8": Element(0, 1, floating=False),
     "uint16": Element(1, 2, floating=False),
@@ -42,7 +43,7 @@ ELEMENTS = {
     "tfloat32_ftz": Element(12, 4, floating=True),
 }
 _NAMES = tuple(ELEMENTS)
-# In a map the two tf32 types are those of float32 with a bit of their own.
+# In a map the two tf32 types are the float32 types with one more bit set.
 _FIRST_TF32 = ELEMENTS["tfloat32"].code
 _TF32_TO_BITS = ELEMENTS["tfloat32"].code - ELEMENTS["float32"].code
 
@@ -62,7 +63,7 @@ _NO_MAP = "If it should be a map at all, look at its address and at what was sto
 
 @dataclass(frozen=True)
 class _Field:
-    """Some bits of a map, from bit ``at`` of its little-endian number on."""
+    """A bit field of a map that starts at bit ``at`` of its little-endian number."""
 
     at: int
     width: int
@@ -75,7 +76,10 @@ class _Field:
 
 
 def _fields(word: int, width: int, count: int, *, shift: int = 0, step: int = 0) -> tuple[_Field, ...]:
-    """Give ``count`` fields of 32-bit words, from ``word`` behind ``shift`` bits, each ``step`` bits after the last."""
+    """Return ``count`` fields of 32-bit words.
+
+    The first starts ``shift`` bits into ``word``, each further one ``step`` bits later.
+    """
     return tuple(_Field(32 * word + shift + i * (step or width), width) for i in range(count))
 
 
@@ -94,17 +98,17 @@ _STRIDE_HIGH = _fields(7, 4, 4)
 _SIZE = _fields(8, 32, 5)
 _STEP = _fields(13, 3, 5)
 _BOX = (*_fields(13, 8, 1, shift=24), *_fields(14, 8, 4))
-# Bit 21 of word 2 is not among these: CuTe DSL sets it for large tensors, the driver never does, and both work.
+# Bit 21 of word 2 is not reserved: CuTe DSL sets it for large tensors, the driver never does, and both work.
 _RESERVED = (
     *_fields(2, 2, 1, shift=19), *_fields(2, 9, 1, shift=23), *_fields(7, 16, 1, shift=16),
     *_fields(13, 9, 1, shift=15), *_fields(15, 32, 1),
 )  # fmt: skip
-#: What the driver and CuTe DSL write for a tiled map.
+#: Bits that the driver and CuTe DSL set in a tiled map.
 _TILED = (0, 2)
 
 
 def encode(tensor: TensorMap, address: int) -> bytes:
-    """Return the 128 bytes of ``tensor`` where its pointer has ``address``, whatever address that is in the record.
+    """Return the 128 bytes for ``tensor`` at ``address``, which replaces the address of its own pointer.
 
     Raises :class:`~matmill.errors.ArgumentError` for what the driver refuses, and
     :class:`~matmill.errors.UnknownNameError` for another element type.
@@ -114,10 +118,10 @@ def encode(tensor: TensorMap, address: int) -> bytes:
     return (_shape_bits(tensor) | address).to_bytes(TensorMap.NBYTES, "little")
 
 
-# A call that runs on new arrays again encodes the same tensor at another address.
+# Repeated calls encode the same tensor at another address.
 @lru_cache(maxsize=256)
 def _shape_bits(tensor: TensorMap) -> int:
-    """Return all bits but the address's."""
+    """Return all bits but those of the address."""
     _check(f"{_LABEL} of {tensor.pointer.name}", tensor)
     bits = _RANK.put(0, len(tensor.sizes) - 1)
     bits = _put_element(bits, ELEMENTS[tensor.element].code)
@@ -143,10 +147,10 @@ def _put_stride(bits: int, index: int, stride: int) -> int:
     return _STRIDE_HIGH[index].put(_STRIDE_LOW[index].put(bits, chunks & 0xFFFFFFFF), chunks >> 32)
 
 
-# TMA reads the map at every copy, and a kernel copies with few maps.
+# TMA reads the map at every copy, and a kernel has few maps.
 @lru_cache(maxsize=1024)
 def decode(data: bytes, label: str = _LABEL) -> TensorMap:
-    """Return what 128 bytes say, as TMA reads them.
+    """Return the tensor that 128 bytes describe to TMA.¶Its pointer has the map's address and the name ``label``.
 
     It is a tensor whose pointer has the map's address and the name ``label``.
 
@@ -199,7 +203,7 @@ def decode(data: bytes, label: str = _LABEL) -> TensorMap:
     return tensor
 
 
-#: Fields of ``tensormap.replace`` that have one value, with their limit and what is refused beyond it.
+#: Fields of ``tensormap.replace`` with one value: the bits, the limit and the reason for refusing larger values.
 _SINGLE = {
     "rank": (_MOST_DIMENSIONS, "0 to 4, the dimensions less 1"),
     "elemtype": (len(ELEMENTS), "0 to 12; packed types of 4 and 6 bits need sm_100"),
@@ -208,7 +212,7 @@ _SINGLE = {
     "fill_mode": (2, "0 (zeros) or 1 (NaN)"),
 }
 _CODES = {"rank": _RANK, "interleave_layout": _INTERLEAVE, "swizzle_mode": _SWIZZLE, "fill_mode": _NAN_FILL}
-#: Fields with a value per dimension: their bits, and the largest value.
+#: Fields with a value for each dimension: their bits, and the largest value.
 _PER_DIMENSION = {
     "box_dim": (_BOX, _MOST_BOX),
     "global_dim": (_SIZE, (1 << 32) - 1),
@@ -219,9 +223,9 @@ _PER_DIMENSION = {
 def replace(data: bytes, field: str, value: int, ordinal: int = 0) -> bytes:
     """Return ``data`` after ``tensormap.replace.tile.FIELD.b1024`` (PTX ISA, "tensormap.replace").
 
-    ``value`` is the operand: the rank less 1, sizes, boxes and element strides as they are, strides in bytes, codes of
-    types and modes as PTX has them. ``ordinal`` is the dimension; of ``global_stride`` 0 is that of dimension 1. Other
-    fields stay as they are: whether they still fit together is what :func:`decode` asks.
+    ``value`` is the operand: the rank less 1, sizes, boxes and element strides as they are, strides in bytes, and PTX's
+    codes of types and modes. ``ordinal`` is the dimension; for ``global_stride``, 0 means dimension 1. Other fields do
+    not change: :func:`decode` checks whether all fit together.
 
     Raises :class:`~matmill.errors.ArgumentError` for a value that the field cannot hold,
     :class:`~matmill.errors.UnknownNameError` for another field.
@@ -246,7 +250,7 @@ def replace(data: bytes, field: str, value: int, ordinal: int = 0) -> bytes:
         if not 0 <= value < count:
             raise ArgumentError(argument=argument, got=str(value), wanted=wanted, fix="Use a code of PTX for sm_90a.")
         bits = _put_element(bits, value) if field == "elemtype" else _CODES[field].put(bits, value)
-        # The instruction for swizzles clears the bit of the 96-byte one.
+        # tensormap.replace of the swizzle mode clears the bit of the 96-byte mode.
         bits = _SWIZZLE_96.put(bits, 0) if field == "swizzle_mode" else bits
     else:
         raise unknown_name("tensormap.replace", field, ("global_address", "global_stride", *_PER_DIMENSION, *_SINGLE))
@@ -254,13 +258,13 @@ def replace(data: bytes, field: str, value: int, ordinal: int = 0) -> bytes:
 
 
 def _check(argument: str, tensor: TensorMap) -> None:
-    """Refuse what the driver refuses, whatever the address."""
+    """Refuse a tensor that the driver would refuse at any address."""
     for name, got, wanted, fix in _broken_rules(tensor):
         raise ArgumentError(argument=f"{argument}: {name}", got=got, wanted=wanted, fix=fix)
 
 
 def _broken_rules(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the field, what it is, what it should be and what to do, of each rule that the tensor breaks."""
+    """Yield field, actual value, wanted value and advice for each of the driver's rules that the tensor breaks."""
     yield from _broken_modes(tensor)
     yield from _broken_dimensions(tensor)
     element = ELEMENTS[tensor.element]
@@ -270,7 +274,7 @@ def _broken_rules(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:
     if not tensor.interleave and tensor.swizzle and row > tensor.swizzle:
         wanted = f"at most the {tensor.swizzle} of the swizzle"
         yield "box[0]", f"{row} bytes", wanted, "Copy several boxes, each as wide as the swizzle."
-    # The driver divides and rounds down, so that a box narrower than an element stride counts as nothing.
+    # The driver rounds the quotient down, so that a box narrower than an element stride has no elements.
     along = zip(tensor.box, tensor.element_strides, strict=True)
     nbytes = element.itemsize * prod(extent // step for extent, step in along)
     if nbytes > _MOST_BOX_BYTES:

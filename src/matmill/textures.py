@@ -1,4 +1,4 @@
-"""Textures and surfaces as a host describes them: an array, its texels, and how a fetch reads them.
+"""Textures and surfaces as a host describes them: an array, its texels, and the modes of a fetch.
 
 CUDA runtime API, "cudaTextureDesc" and "cudaResourceDesc"; CUDA C++ programming guide, "Texture and Surface Memory".
 """
@@ -14,7 +14,7 @@ import numpy as np
 from matmill.arrays import host_array
 from matmill.errors import ArgumentError, DTypeError, unknown_name
 
-#: What PTX calls the kinds of textures, in words.
+#: PTX's names for the kinds of textures, in words.
 GEOMETRIES = {
     "1d": "1-D", "2d": "2-D", "3d": "3-D", "a1d": "layered 1-D", "a2d": "layered 2-D", "cube": "cubemap",
     "acube": "layered cubemap",
@@ -27,10 +27,10 @@ _FACES = 6
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """What textures and surfaces share: an array whose elements are texels of ``channels`` numbers each.
+    """The part that textures and surfaces share: an array whose elements are texels of ``channels`` numbers each.
 
-    The last axis is x, the one before y, then z or, with ``layered``, the layers. With two or four channels these are
-    an axis behind x, without gaps.
+    The last axis is x, the one before it y, then z or, with ``layered``, the layers. Two or four channels are one more
+    axis after x, without gaps.
     """
 
     array: Any
@@ -74,17 +74,17 @@ class Image:
         return ArgumentError(argument=f"{self._label}.{name}", got=got, wanted=wanted, fix=fix)
 
     def _outer(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """Add to the numbers for each axis of the array those of its texels."""
+        """Append the channels, if there are several, to numbers for each axis of the array."""
         return numbers[:-1] if self.channels > 1 else numbers
 
     @property
     def texel_bytes(self) -> int:
-        """The bytes of a texel."""
+        """Bytes per texel."""
         return int(self.array.itemsize) * self.channels
 
     @property
     def geometry(self) -> str:
-        """What PTX calls its kind: "2d", "a2d" with layers."""
+        """PTX's name of its kind: "2d", "a2d" with layers."""
         return f"a{self._plain}d" if self.layered else f"{self._plain}d"
 
     @property
@@ -103,22 +103,22 @@ class Image:
 
     @property
     def layers(self) -> tuple[int, int]:
-        """The number of layers and the bytes from one to the next; no layers are one."""
+        """The number of layers and the bytes from one to the next. Without layers it is one."""
         return (self.array.shape[0], self.array.strides[0]) if self.layered else (1, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Texture(Image):
-    """A texture of one level over an array, for a parameter ``cudaTextureObject_t``: what a kernel stores there it has.
+    """A texture of one level over an array, for a parameter ``cudaTextureObject_t``. It sees a kernel's stores there.
 
-    ``array`` is a NumPy array, or one of another library in host memory: ``(width,)``, ``(height, width)`` or
-    ``(depth, height, width)``; with ``layered`` the first axis are the layers, with ``cubemap`` the six faces (of each
-    layer). ``channels`` of 2 or 4 are an axis behind them.
+    ``array`` is a NumPy array, or one of another library in host memory: ``(width,)``, ``(height, width)`` or ``(depth,
+    height, width)``; with ``layered`` the first axis has the layers, with ``cubemap`` the six faces (of each layer).
+    Two or four ``channels`` are one more axis after these.
 
-    ``address`` says what is outside: "clamp", "border", "wrap" or "mirror", for all axes or one for each of x, y and z.
-    As in CUDA "wrap" and "mirror" need ``normalized`` coordinates, from 0 to 1, and are "clamp" without. ``border`` is
-    the value outside with "border", a number or one for each channel. ``filter`` is "point" or "linear". ``read`` is
-    "element", or "normalized" for integers of 8 and 16 bits as floats in [0, 1] or [-1, 1].
+    ``address`` is the address mode, for coordinates outside: "clamp", "border", "wrap" or "mirror", for all axes or one
+    for each of x, y and z. As in CUDA "wrap" and "mirror" need ``normalized`` coordinates, from 0 to 1, and are "clamp"
+    without. ``border`` is the value outside in mode "border", one number or one for each channel. ``filter`` is "point"
+    or "linear". ``read`` is "element", or "normalized" for integers of 8 and 16 bits as floats in [0, 1] or [-1, 1].
 
     Raises :class:`~matmill.errors.ArgumentError` for what the CUDA runtime refuses too.
 
@@ -169,12 +169,12 @@ class Texture(Image):
 
     @property
     def floats(self) -> bool:
-        """Whether a fetch gives floats; integers of 32 bits stay integers whatever ``read`` says."""
+        """True if a fetch returns floats; 32-bit integers stay integers whatever ``read`` is."""
         return bool(self.array.dtype.kind == "f") or (self.read == "normalized" and self.array.itemsize < 4)
 
     @property
     def geometry(self) -> str:
-        """What PTX calls its kind: "2d", "a2d" with layers, "cube" or "acube"."""
+        """PTX's name of its kind: "2d", "a2d" with layers, "cube" or "acube"."""
         return super().geometry if not self.cubemap else "acube" if self.layered else "cube"
 
     @property
@@ -188,7 +188,7 @@ class Texture(Image):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The address mode along each axis as it acts; a face of a cubemap ends at its edges."""
+        """The address mode along each axis as it takes effect; cubemap faces clamp at their edges."""
         if self.cubemap:
             return ("clamp", "clamp")
         modes = self._given * (self._plain if len(self._given) == 1 else 1)
@@ -196,7 +196,7 @@ class Texture(Image):
 
     @property
     def border_color(self) -> tuple[float, ...]:
-        """The value of each channel outside."""
+        """The value of each channel outside the array, in mode "border"."""
         if isinstance(self.border, Sequence):
             if len(self.border) != self.channels:
                 wanted = f"a number, or {self.channels}"
@@ -225,5 +225,5 @@ class Surface(Image):
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row."""
+        """Bytes per row."""
         return self.extents[0] * self.texel_bytes

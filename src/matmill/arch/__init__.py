@@ -4,8 +4,8 @@ Figures are the vendors' data-sheet values at boost clock (arithmetic counts a f
 limits are those of the CUDA programming guide's table of compute capabilities. The three oldest GPUs are those of the
 slides S1; NVRTC no longer compiles for them, so they serve for comparing percentages only.
 
-What a GPU really does is measured by ``matmill probe`` and kept in an arch file, one JSON document per model, which
-:func:`measured` reads when somebody asks. A user's own file, in the cache folder, comes before the one shipped.
+``matmill probe`` measures a GPU and writes an arch file, one JSON document per model, which :func:`measured` reads. A
+user's own file, in the cache folder, takes precedence over the shipped one.
 """
 
 from __future__ import annotations
@@ -253,12 +253,12 @@ ARCHES: dict[str, Arch] = {
 
 __all__ = ["ARCHES", "DEFAULT", "Arch", "Measured", "get", "load", "measured", "save", "user_file"]
 
-#: The arch that percentages refer to where there is no GPU and none was named.
+#: The arch of percentages if there is no GPU and no name.
 DEFAULT = "h200"
 
 
 def get(name: str, argument: str = "arch") -> Arch:
-    """Return the arch of that name, or the one that a file ending in ``.json`` describes (:mod:`matmill.arch.sheet`).
+    """Return the arch of that name, or the one described in a file ending in ``.json`` (:mod:`matmill.arch.sheet`).
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -274,23 +274,22 @@ def get(name: str, argument: str = "arch") -> Arch:
 
 
 def measured(arch: Arch) -> Measured | None:
-    """Return what was measured on ``arch``: by this user, else what is shipped, else None.
+    """Return the measurements of ``arch``: this user's, else the shipped ones, else None.
 
-    The disk is read once per model.
-
-    Raises :class:`~matmill.errors.ArgumentError` for a file that is none of :func:`save`.
+    The disk is read once per model. Raises :class:`~matmill.errors.ArgumentError` for a file that :func:`save` did not
+    write.
     """
     return _stored(arch.name, cache_dir())
 
 
 def user_file(arch: Arch) -> Path | None:
-    """Say where :func:`measured` looks first for ``arch``, or None where the cache is switched off."""
+    """Return the user's arch file, which :func:`measured` reads first, or None if the cache is switched off."""
     folder = cache_dir()
     return None if folder is None else folder / _FOLDER / f"{arch.name}.json"
 
 
 def save(path: Path, arch: Arch, device: Measured) -> None:
-    """Write the arch file of ``arch``: all of it or, where that fails with an OSError, nothing."""
+    """Write the arch file of ``arch`` completely, or not at all if that fails with an OSError."""
     document = {"format": _FORMAT, "arch": arch.name, "title": arch.title, "measured": asdict(device)}
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -305,10 +304,9 @@ def save(path: Path, arch: Arch, device: Measured) -> None:
 
 
 def load(path: Traversable) -> Measured:
-    """Return what an arch file says.
+    """Read an arch file.
 
-    Raises :class:`~matmill.errors.ArgumentError` where it was not written by :func:`save`, ``OSError`` where it cannot
-    be read.
+    Raises :class:`~matmill.errors.ArgumentError` if :func:`save` did not write it, ``OSError`` if it cannot be read.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -325,10 +323,10 @@ def load(path: Traversable) -> Measured:
     return Measured(**document["measured"])
 
 
-#: The folder of arch files inside of the cache folder, and their format.
+#: The folder of arch files inside the cache folder, and their format.
 _FOLDER, _FORMAT = "arches", 1
 _WORDS = {"date", "driver"}
-#: No figure of a GPU comes near this, and what is computed from smaller ones stays finite.
+#: Larger figures are refused, so that results computed from them stay finite.
 _MOST_FIGURE = 1e30
 
 
@@ -342,7 +340,7 @@ def _stored(name: str, folder: Path | None) -> Measured | None:
 
 
 def _why_not(document: Any) -> str | None:
-    """Return what keeps a JSON document from being an arch file, or None."""
+    """Return why a JSON document is not an arch file, or None."""
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return f"no document of format {_FORMAT}"
     values = document.get("measured")

@@ -1,4 +1,4 @@
-"""What matmill knows of a GPU: the data sheet's figures and limits, and what a probe measured."""
+"""The facts about a GPU: the data sheet's figures and limits, and a probe's measurements."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _KIB = 1024
-#: Kilobytes of shared memory that an SM can be configured with, as far as it has them; and the bytes of L1 cache that
-#: remain beside the most.
+#: Possible sizes of an SM's shared memory in KiB, up to its maximum, and the bytes of L1 cache that remain beside the
+#: maximum.
 _CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
 
 
@@ -16,8 +16,8 @@ class Arch:
     """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes.
 
     ``matrix_flops`` are the dense rates of the tensor cores by the type of A and B (``float16``, ``bfloat16``,
-    ``tf32``, ``float64``), with sums in float32, of float64 in float64; empty where there are none or the sheet does
-    not say. ``source`` says where the figures are from.
+    ``tf32``, ``float64``), with float32 sums (float64 for float64); empty if there are none or the sheet does not say.
+    ``source`` is the figures' source.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Arch:
     def shared_bytes_per_s(self) -> float:
         """Peak rate at which all SMs together read shared memory: 32 banks of 4 bytes per clock each.
 
-        Turing's deliver half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
+        Turing delivers half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
         """
         return (64.0 if self.capability == (7, 5) else 128.0) * self.sms * self.boost_hz
 
@@ -59,13 +59,13 @@ class Arch:
 
     @property
     def target(self) -> str:
-        """The name NVRTC compiles for: ``sm_90a`` on Hopper and the Blackwells, whose own features need the suffix."""
+        """The target for NVRTC: ``sm_90a`` on Hopper, likewise on Blackwell, whose special features need the suffix."""
         major, minor = self.capability
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
     @property
     def compiles(self) -> bool:
-        """False for GPUs older than the compiler supports (before compute capability 7.5)."""
+        """False for GPUs older than NVRTC supports (before compute capability 7.5)."""
         return self.capability >= (7, 5)
 
     def peak(self, dtype_name: str) -> float:
@@ -73,7 +73,7 @@ class Arch:
         return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
-        """Return resident warps over the most the SM can hold, for one kernel's block.
+        """Return the warps of one kernel that an SM holds, relative to the most it can hold.
 
         ``registers`` per thread are allocated in units of 256 per warp; ``shared_bytes`` is static plus dynamic, to
         which the driver adds a reserve on GPUs since Ampere.
@@ -87,10 +87,10 @@ class Arch:
         return blocks * warps / (self.threads_per_sm // 32)
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> tuple[int, tuple[str, ...]]:
-        """Return blocks that an SM holds at once, and what keeps it from one more.
+        """Return the number of blocks that an SM holds at once, and the limits that prevent one more.
 
-        The limits named are of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
-        than this. Arguments as of :meth:`occupancy`.
+        The limits are some of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
+        blocks than this. The arguments are those of :meth:`occupancy`.
 
         >>> from matmill.arch import get
         >>> get("h200").resident(threads=256, registers=128, shared_bytes=0), get("t4").resident(256, 166, 49152)
@@ -108,10 +108,10 @@ class Arch:
         return least, tuple(name for name, blocks in allowed.items() if blocks == least)
 
     def carveout(self, blocks: int, shared_bytes: int) -> int | None:
-        """Return the bytes of shared memory that an SM has for ``blocks`` blocks of ``shared_bytes`` each, or None.
+        """Return the bytes of shared memory that an SM reserves for ``blocks`` blocks of ``shared_bytes``, or None.
 
         Shared memory and the L1 cache are parts of one memory, divided in one of a few ways (CUDA programming guide,
-        "Compute Capabilities"). None where there is not enough of it.
+        "Compute Capabilities"). None if it does not have that much.
 
         >>> from matmill.arch import get
         >>> get("h200").carveout(1, 101_376), get("h200").carveout(1, 101_377), get("h200").carveout(3, 101_376)
@@ -122,7 +122,7 @@ class Arch:
         return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
 
     def l1_bytes(self, carveout: int) -> int:
-        """Count the bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
+        """Return the bytes of L1 cache beside that much shared memory: 28 KB beside the largest carveout.
 
         >>> from matmill.arch import get
         >>> get("h200").l1_bytes(102_400), get("a100").l1_bytes(0)
@@ -133,16 +133,15 @@ class Arch:
 
 @dataclass(frozen=True)
 class Measured:
-    """What ``matmill probe`` found on one GPU.
+    """Measurements of ``matmill probe`` on one GPU.
 
-    Latencies ``sigma_*`` in cycles of the SM's clock: of an addition, a multiplication and an FMA in float32 and of
-    an FMA in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
-    from shared memory (``sigma_s``). ``launch_seconds`` is the time from one kernel to the next where both do nothing,
-    ``enqueue_seconds`` what the host spends on a launch. Bandwidths in bytes/s, a copy's counting what is read and
-    what is written. Rates in FLOP/s, an FMA being two operations: ``fma_flops`` of independent chains,
-    ``fma_outer_flops`` of outer products as in a product's inner loop, both float32, ``fma64_flops`` float64,
-    ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the clock while the latencies were measured,
-    ``date`` in ISO 8601.
+    Latencies ``sigma_*`` in cycles of the SM's clock: of an addition, a multiplication and an FMA in float32 and of an
+    FMA in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and from shared memory
+    (``sigma_s``). ``launch_seconds`` is the time from one empty kernel to the next, ``enqueue_seconds`` the host's time
+    for a launch. Bandwidths are in bytes/s; a copy's counts both reads and writes. Rates in FLOP/s, an FMA being two
+    operations: ``fma_flops`` of independent chains, ``fma_outer_flops`` of outer products as in a product's inner loop,
+    both float32, ``fma64_flops`` float64, ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the
+    clock while the latencies were measured, ``date`` in ISO 8601.
     """
 
     sigma_add: float

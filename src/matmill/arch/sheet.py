@@ -1,4 +1,4 @@
-"""A GPU of one's own, described in a JSON file in place of a name: ``--arch mine.json``.
+"""A user-defined GPU, described in a JSON file that is passed in place of a name: ``--arch mine.json``.
 
 The file is one object with the fields of :class:`~matmill.arch.facts.Arch`: rates in FLOP/s and bytes/s, sizes in
 bytes, ``capability`` as two numbers, ``matrix_flops`` by type. ``title`` and those with defaults may be left out.
@@ -21,14 +21,14 @@ from typing import Any
 from matmill.arch.facts import Arch
 from matmill.errors import ArgumentError
 
-#: No figure of a GPU comes near this, and what is computed from smaller ones stays finite.
+#: Larger figures are refused, so that results computed from them stay finite.
 _MOST_FIGURE = 1e30
 _WORDS = ("name", "title", "source")
 _KINDS = ("float16", "bfloat16", "tf32", "float64")
 
 
 def read_sheet(path: Path, argument: str) -> Arch:
-    """Return the arch that a file describes. Raises :class:`~matmill.errors.ArgumentError` for what is no such file."""
+    """Return the arch that a file describes. Raises :class:`~matmill.errors.ArgumentError` for any other file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def _wrong(argument: str, path: Path, got: str) -> ArgumentError:
 
 
 def _why_not(document: Any) -> str | None:
-    """Return what keeps a JSON document from being an arch, or None."""
+    """Return why a JSON document does not describe an arch, or None."""
     if not isinstance(document, dict):
         return "no object"
     known = {one.name: one for one in fields(Arch)}
@@ -71,9 +71,9 @@ def _why_not(document: Any) -> str | None:
 
 
 def _fits(name: str, kind: str, value: Any) -> bool:
-    """Tell whether a value can be that field's."""
+    """Tell whether a value is valid for that field."""
     if name in _WORDS:
-        # The name is a part of files' names: of an arch file, for instance.
+        # The name becomes a part of file names, such as an arch file's.
         return isinstance(value, str) and re.fullmatch(r"[\w.-]+" if name == "name" else r".*\S.*", value) is not None
     if name == "capability":
         return isinstance(value, list) and len(value) == 2 and all(_is_number(one, whole=True) for one in value)

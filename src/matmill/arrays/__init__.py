@@ -1,7 +1,7 @@
-"""From callers' arrays to :class:`Operand` and back, for NumPy, torch, CuPy, JAX and anything with their protocols.
+"""Arrays of NumPy, torch, CuPy, JAX and any library with their protocols, converted to :class:`Operand` and back.
 
-No array library but NumPy is imported: an array brings its own attributes and protocol methods, and where a library's
-function is needed its module is loaded already.
+Only NumPy is imported. Arrays bring their attributes and protocol methods, and a library whose function is needed is in
+``sys.modules`` already.
 """
 
 from __future__ import annotations

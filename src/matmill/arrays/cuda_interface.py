@@ -1,4 +1,4 @@
-"""What an array says in ``__cuda_array_interface__``, checked before anything is made of it.
+"""The entries of an array's ``__cuda_array_interface__``, checked before use.
 
 https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
@@ -14,12 +14,12 @@ from matmill.errors import ArgumentError, by_copy
 
 NAME = "__cuda_array_interface__"
 
-#: Extents and strides are below this, addresses below twice this.
+#: Extents and strides are below 2**63, addresses below 2**64.
 _FARTHEST = 2**63
 
 
 class Facts(NamedTuple):
-    """An interface whose entries are of the types that it promises; ``strides`` in bytes, None where packed."""
+    """The interface's entries, with types as it defines them; ``strides`` in bytes, None where packed."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -64,7 +64,7 @@ def read(x: object, argument: str) -> Facts:
 
 
 def malformed(argument: str, got: str, wanted: str) -> ArgumentError:
-    """Return the error for an entry that is not as the interface's definition has it."""
+    """Return the error for an entry that breaks the interface's definition."""
     return ArgumentError(
         argument=argument,
         got=f"a {NAME} with {got}",

@@ -1,9 +1,9 @@
-"""What to do with what is no array that matmill reads: by the library that it comes from."""
+"""Advice for arguments that are not arrays, by the library that they come from."""
 
 from __future__ import annotations
 
-#: The first part of a class's module, and how its values become an array; ``{}`` is the argument's name. Tables and
-#: labelled arrays are not taken as they are: their labels would be lost without a word.
+#: How to convert a value to an array, by the first part of its class's module; ``{}`` is the argument's name. Tables
+#: and labelled arrays are not converted silently: their labels would be lost.
 _CURES = {
     "scipy": "{}.toarray()",
     "cupyx": "{}.toarray()",
@@ -21,7 +21,7 @@ _CURES = {
 
 
 def cure(x: object, argument: str) -> str:
-    """Return the advice for an argument that is no array.
+    """Return the advice for an argument that is not an array.
 
     >>> cure([1.0, 2.0], "a")
     "Convert it first: numpy.asarray(a, dtype='float32')."

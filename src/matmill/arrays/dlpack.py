@@ -1,7 +1,7 @@
-"""DLPack capsules, read and made through ctypes.
+"""DLPack capsules, read and created through ctypes.
 
-The structures are those of ``dlpack.h``: https://dmlc.github.io/dlpack/latest/c_api.html. Exports are of version 0
-(the unversioned capsule ``dltensor``), which every consumer still takes.
+The structures are those of ``dlpack.h``: https://dmlc.github.io/dlpack/latest/c_api.html. Exports are of version 0 (the
+unversioned capsule ``dltensor``), which every consumer still takes.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class _Versioned(ctypes.Structure):
     )
 
 
-# Own function objects: the attributes of ctypes.pythonapi are shared by the whole process.
+# Separate function objects: the attributes of ctypes.pythonapi are shared by the whole process.
 _api = ctypes.pythonapi
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
-# A capsule's destructor gets an object without references; as a bare address it is not counted up again.
+# A destructor gets a capsule without references. Passed as an address, the capsule is not referenced again.
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _raw_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
 
 class Tensor(NamedTuple):
-    """What a capsule says; ``strides`` in elements, None where packed. Holding it keeps the memory alive."""
+    """The contents of a capsule; ``strides`` in elements, None where packed. Holding it keeps the memory alive."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -87,7 +87,7 @@ class Tensor(NamedTuple):
 
 
 def read(capsule: object) -> Tensor:
-    """Return the facts in a capsule, which is left unconsumed: its own destructor will release the memory."""
+    """Return the contents of a capsule without consuming it: the capsule's own destructor will release the memory."""
     readonly = False
     if _is_valid(capsule, _VERSIONED_NAME):
         versioned = _Versioned.from_address(_pointer_of(capsule, _VERSIONED_NAME))
@@ -120,7 +120,7 @@ def _forget(managed: int) -> None:
 
 
 def _drop_capsule(capsule: int) -> None:
-    # A consumer renames the capsule and takes over; one that nobody consumed still has its name.
+    # A consumer renames the capsule; the name is unchanged only if nobody consumed it.
     if _raw_is_valid(capsule, _NAME):
         _forget(_raw_pointer_of(capsule, _NAME))
 
@@ -130,7 +130,7 @@ _destructor = _DELETER(_drop_capsule)
 
 
 class Export:
-    """Packed row-major memory that speaks DLPack, kept alive until the last consumer lets go.
+    """Packed row-major memory that exports DLPack, kept alive until its last consumer releases it.
 
     ``wait`` is called with the consumer's stream handle and must make that stream wait for the data.
     """
@@ -153,8 +153,8 @@ class Export:
         return self._device
 
     def __dlpack__(self, *, stream: int | None = None, **_wishes: object) -> Any:
-        """Return a capsule; ``max_version`` and the other wishes of newer consumers allow this answer too."""
-        # None means the default stream, -1 that the consumer takes care of the order.
+        """Return an unversioned capsule, which ``max_version`` and the other arguments of newer consumers permit."""
+        # None means the default stream, -1 that the consumer orders the work itself.
         if self._wait is not None and stream != -1:
             self._wait(int(stream or 0))
         extents = (ctypes.c_int64 * max(1, len(self._shape)))(*self._shape)

@@ -13,10 +13,10 @@ from matmill.errors import ArgumentError
 
 
 def host_array(name: str, value: object) -> NDArray[Any]:
-    """Return an array of any library in host memory as a NumPy array that has the same memory.
+    """Return a NumPy view of an array of any library in host memory.
 
-    Raises :class:`~matmill.errors.ArgumentError` naming the argument ``name`` for one on a GPU, and what
-    :func:`~matmill.arrays.operand.inspect` raises for what is no array.
+    Raises :class:`~matmill.errors.ArgumentError` with the argument's ``name`` for an array on a GPU, and the errors of
+    :func:`~matmill.arrays.operand.inspect` for other objects.
     """
     if isinstance(value, np.ndarray):
         return value

@@ -1,4 +1,4 @@
-"""What matmill needs to know of an array: :func:`inspect` reads it from whatever library the array comes from."""
+"""Operands: :func:`inspect` reads an array of any library as address, shape, strides, element type and device."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ CPU: Device = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _PLAIN = "Pass a plain tensor"
-_INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: no address that CUDA gave out
+_INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: the address is not CUDA's
 
 
 class Operand(NamedTuple):
     """One array as the pipeline sees it.
 
-    ``strides`` are in elements, of either sign. ``device`` is ``("cpu", 0)`` or ``("cuda", index)``. ``library`` names
-    whose array it is. ``owner`` keeps the memory alive; on the CPU it is a NumPy view of it. ``stream`` is the handle
-    of the CUDA stream that an array from ``__cuda_array_interface__`` says it is being filled on.
+    ``strides`` are in elements, of either sign. ``device`` is ``("cpu", 0)`` or ``("cuda", index)``. ``library`` is the
+    name of the array's library. ``owner`` keeps the memory alive; on the CPU it is a NumPy view of it. ``stream`` is
+    the handle of the CUDA stream on which the array is being written, if ``__cuda_array_interface__`` has one.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Operand(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, each counted once per index."""
+        """Bytes of all elements; elements that share memory count each time."""
         count = self.dtype.itemsize
         for extent in self.shape:
             count *= extent
@@ -53,7 +53,7 @@ class Operand(NamedTuple):
 
     @property
     def transposed(self) -> Operand:
-        """The last two dimensions exchanged, in the same memory."""
+        """The operand with its last two dimensions exchanged, in the same memory."""
         shape, strides = ((*sizes[:-2], *sizes[-2:][::-1]) for sizes in (self.shape, self.strides))
         view = self.owner.swapaxes(-2, -1) if self.device == CPU and len(shape) > 1 else self.owner
         return self._replace(shape=shape, strides=strides, owner=view)
@@ -69,11 +69,11 @@ _readers: dict[type, Reader] = {}
 def inspect(x: object, argument: str, stream: int | None = None, dtypes: Table = ELEMENTWISE) -> Operand:
     """Return the :class:`Operand` of an array; nothing is copied.
 
-    ``argument`` is the array's name in messages. ``stream`` is the handle of the CUDA stream the array will be used
-    on: a library that tracks its own work (JAX) makes that stream wait for it. ``dtypes`` are the element types wanted.
+    ``argument`` is the array's name in messages. ``stream`` is the handle of the CUDA stream the array will be used on:
+    a library that tracks its own work (JAX) makes that stream wait for it. ``dtypes`` are the accepted element types.
 
-    Raises :class:`~matmill.errors.DTypeError` for what is no array or has an element type or byte order not
-    wanted, :class:`~matmill.errors.DeviceError` for memory that is neither the host's nor an NVIDIA GPU's, and
+    Raises :class:`~matmill.errors.DTypeError` for an object that is not an array and for other element types or byte
+    orders, :class:`~matmill.errors.DeviceError` for memory that is neither the host's nor an NVIDIA GPU's, and
     :class:`~matmill.errors.ArgumentError` for arrays whose memory does not hold their values (masked, lazily negated).
 
     >>> inspect(np.zeros((2, 3), np.float32).T, "a").strides
@@ -118,7 +118,7 @@ def _reader_for(x: object, argument: str) -> Reader:
 
 
 def _speaks(x: object, protocol: str) -> bool:
-    """Tell whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
+    """Tell whether an array has that attribute. One that raises counts: its reader then says what is wrong."""
     try:
         return hasattr(x, protocol)
     except Exception:  # noqa: BLE001 — the array's own code, which may raise anything
@@ -142,7 +142,7 @@ def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str
     """Return the operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument, dtypes)
     strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument, library=library)
-    # np.matrix and other subclasses change what indexing and products mean.
+    # np.matrix and other subclasses index and multiply differently.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
     return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
 
@@ -150,9 +150,10 @@ def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str
 def _in_elements(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str, *, library: str = ""
 ) -> tuple[int, ...]:
-    """Return byte strides in elements.
+    """Convert byte strides to elements.
 
-    Refused where an element's address is no multiple of its size (record fields).
+    Raises :class:`~matmill.errors.ArgumentError` where an address is not a multiple of the element's size (record
+    fields).
     """
     size = dtype.itemsize
     if address % size or any(stride % size for stride, extent in zip(strides, shape, strict=True) if extent > 1):
@@ -166,7 +167,7 @@ def _in_elements(
 
 
 def _torch_reader(kind: type) -> Reader:
-    """Return the reader of a class of torch tensors; made on meeting the first one, when torch is loaded."""
+    """Return the reader for a class of torch tensors. It is created for the first tensor, when torch is loaded."""
     torch = sys.modules["torch"]
     own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
     if own is not plain:
@@ -192,7 +193,7 @@ def _torch_reader(kind: type) -> Reader:
             if x.is_cuda:
                 index = x.get_device()
                 device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
-                # Past the generated constructor, which takes twice as long.
+                # Bypasses the generated constructor, which takes twice as long.
                 return _new(Operand, (shape, strides, dtype, device, address, False, "torch", x, None))
             return _torch_on_host(x, argument, dtype, dtypes)
         except RuntimeError as error:
@@ -208,25 +209,25 @@ def _torch_on_host(x: Any, argument: str, dtype: DType, dtypes: Table) -> Operan
         raise _unreachable(argument, f"a tensor on {x.device}")
     if not x.numel():
         return _of_view(np.empty(x.shape, dtype.numpy), argument, dtypes, "torch", readonly=False)
-    # Tensor.numpy() would share the storage with NumPy for good: torch no longer resizes it, as FSDP does.
+    # Tensor.numpy() would share the storage with NumPy permanently: torch could no longer resize it, as FSDP does.
     memory = _Interface(x.detach(), x.data_ptr(), x.shape, x.stride(), dtype.itemsize)
     return _of_view(np.asarray(memory).view(dtype.numpy), argument, dtypes, "torch", readonly=False)
 
 
 def _torch_wrapper(x: Any, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
-    """Name the class of tensors that say by ``__torch_dispatch__`` what operations mean (FakeTensor, DTensor, ...)."""
+    """Return the error for tensors with ``__torch_dispatch__`` (FakeTensor, DTensor, ...), which name their class."""
     if getattr(x, "is_nested", None) is True:
         raise _indirect(x, argument)
     raise _more_than_memory(argument, f"a {type(x).__name__}, whose class has its own operators", _PLAIN)
 
 
 def _check_unrecorded(x: Any, argument: str) -> None:
-    """Refuse tensors of which torch records what is done with them."""
+    """Refuse tensors whose operations torch records."""
     torch = sys.modules["torch"]
     if x.requires_grad and torch.is_grad_enabled():
         shared = f"Pass {argument}.detach(), which shares its memory"
         raise _more_than_memory(argument, "a tensor that requires grad", shared)
-    # A module variable of torch's, for which there is no public name: -1 outside every `dual_level`.
+    # torch has no public name for this variable: -1 outside every `dual_level`.
     forward_ad = torch.autograd.forward_ad
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # noqa: SLF001 — see above
         primal = f"Pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
@@ -236,7 +237,7 @@ def _check_unrecorded(x: Any, argument: str) -> None:
 
 
 def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
-    """Say what torch knows more of some of its tensors than these functions would read or write."""
+    """Return the error for tensors that carry more than values (derivatives, tangents), which would be ignored."""
     other = "omit out=" if argument == "out" else "use the function of the same name in matmill.torch"
     return ArgumentError(
         argument=argument,
@@ -247,7 +248,7 @@ def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
 
 
 def _indirect(x: Any, argument: str) -> ArgumentError:
-    """Say why the values of some of torch's tensors are not the strided elements of their memory."""
+    """Return the error for tensors whose values are not the strided elements of their memory."""
     if x.is_nested:
         return _refusal(argument, "a nested tensor", "a strided tensor", "to_padded_tensor")
     if x.layout is not sys.modules["torch"].strided:
@@ -278,12 +279,12 @@ def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Ta
     strides = _in_elements(shape, steps, dtype, address, argument)
     if not address and 0 not in shape:
         raise cuda_interface.malformed(argument, f"data at address 0, of shape {shape}", "an address")
-    device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
+    device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have no device
     return Operand(shape, strides, dtype, device, address, interface.readonly, _library(x), x, interface.stream)
 
 
 def _device_of(address: int, argument: str) -> int:
-    """Return the GPU of an address; the interface does not say, the driver does."""
+    """Return the GPU of an address. The driver knows it, the interface does not say."""
     ordinal = ctypes.c_int()
     try:
         library = load_driver()
@@ -300,7 +301,7 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
     try:
         if readonly:
-            named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
+            named(str(x.dtype), argument, dtypes)  # the library's own message for other types would differ
             _check_present(x, argument)
         kind, _ = x.__dlpack_device__()
         if kind in dlpack.HOST:
@@ -325,7 +326,7 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
 
 
 def _check_present(x: Any, argument: str) -> None:
-    """Refuse arrays of JAX's whose memory is gone."""
+    """Refuse JAX arrays whose memory was released."""
     if getattr(x, "is_deleted", bool)():  # tracers have no such method
         raise ArgumentError(
             argument=argument,
@@ -336,7 +337,7 @@ def _check_present(x: Any, argument: str) -> None:
 
 
 def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:
-    """Return what an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
+    """Return the DLPack contents of an array on a device of ``kind``, which must be memory that CUDA reaches."""
     if kind not in dlpack.CUDA:
         raise _unreachable(argument, f"an array on DLPack device type {kind!r}")
     # 1 is DLPack's name for the default stream; 0 would be ambiguous.
@@ -347,7 +348,7 @@ def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.
 
 
 def _host_view(x: Any) -> np.ndarray[Any, Any]:
-    """Return host memory that speaks DLPack, as NumPy sees it; bfloat16 too, which NumPy's own reader refuses."""
+    """Return a NumPy view of host memory with DLPack; bfloat16 too, which NumPy's own reader refuses."""
     if str(getattr(x, "dtype", "")).rpartition(".")[2] != BF16.name:
         return np.from_dlpack(x)
     tensor = dlpack.read(x.__dlpack__())
@@ -357,9 +358,9 @@ def _host_view(x: Any) -> np.ndarray[Any, Any]:
 
 
 class _Interface:
-    """Memory in NumPy's array interface: ``strides`` in elements of ``itemsize`` bytes without a type.
+    """Memory with NumPy's array interface: ``strides`` are in elements of ``itemsize`` untyped bytes.
 
-    NumPy has no type string for bfloat16: the caller views the elements as what they are. ``owner`` is kept alive.
+    NumPy has no type string for bfloat16, so the caller views the elements as their type. ``owner`` is kept alive.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whether arrays share memory, for strided views in any address space; only addresses are looked at, never memory."""
+"""Tests for arrays that share memory: strided views in any address space. Only addresses are used, never contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from matmill.arrays.operand import Operand
 
-#: Candidate solutions that NumPy's exact test may look at; beyond, the answer is "maybe".
+#: Candidate solutions that NumPy's exact test may try before its answer is "maybe".
 _WORK = 100_000
 
 
@@ -42,7 +42,7 @@ def overlaps(x: Operand, y: Operand) -> bool | None:
 
 
 def mirrors(x: Operand, y: Operand) -> bool:
-    """Tell whether ``y`` is ``x`` with its last two dimensions swapped, element by element the same memory."""
+    """Tell whether ``y`` is ``x`` with its last two dimensions swapped, in the same memory."""
     last = x.shape[-2:]
     return (
         x.address == y.address
@@ -53,10 +53,10 @@ def mirrors(x: Operand, y: Operand) -> bool:
 
 
 def self_overlap(x: Operand) -> bool:
-    """Return True where two indices of an operand may mean the same element.
+    """Tell whether two indices of an operand may refer to the same element.
 
-    Each dimension, by ascending stride, must step over all that the smaller ones reach. Layouts that interleave without
-    touching are refused with the rest; no library makes them.
+    Each dimension, in order of stride, must step beyond everything that the smaller ones reach. The test also returns
+    True for layouts that interleave without overlap, which no library creates.
     """
     if not x.nbytes:
         return False

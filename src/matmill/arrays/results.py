@@ -1,4 +1,4 @@
-"""Arrays to write results into, in the caller's library and on its device."""
+"""Result arrays, allocated by the caller's library on its device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matmill.arrays.operand import Operand
 from matmill.dtypes import BF16, DType
 from matmill.errors import ArgumentError, ReadOnlyError
 
-#: Libraries whose own functions make results; others have the array API's.
+#: Libraries whose own functions allocate results; other libraries have the array API's.
 _NATIVE = frozenset({"numpy", "torch", "cupy"})
 
 Shape: TypeAlias = "int | tuple[int, ...]"
 
 
-#: A fresh packed array and its address.
+#: A new packed array and its address.
 Result: TypeAlias = tuple[Any, int]
 
 
@@ -57,28 +57,29 @@ def _cupy_empty(
     return array, array.data.ptr
 
 
-#: How to make an uninitialised packed array of a shape, beside ``like`` and of its dtype, or of the one ``wanted``: of
-#: libraries whose own streams we work on unless told otherwise, and that hand freed memory out again in the order of
-#: one stream. So ``stream`` must be the handle of the one on which the array is used; None means the current one.
+#: Functions that allocate a packed array of a shape on the device of ``like``, with its dtype or ``wanted``,
+#: uninitialised. Only libraries that reuse freed memory in the order of one stream are in the table; calls work on that
+#: library's current stream by default. So ``stream`` must be the handle of the stream on which the array is used; None
+#: means the current one.
 ALLOCATE: dict[str, Callable[..., Result]] = {"torch": _torch_empty, "cupy": _cupy_empty}
 
 
 def _torch_stream(index: int, stream: int) -> AbstractContextManager[Any]:
-    """Return the context in which the stream with that handle is torch's current one."""
+    """Return the context in which ``stream`` is torch's current stream."""
     cuda = sys.modules["torch"].cuda
-    # ExternalStream takes neither name of the default stream: it would make 0 a stream of its own.
+    # ExternalStream would treat 0, a handle of the default stream, as a stream of its own.
     own = cuda.default_stream(index) if stream in {0, 1} else cuda.ExternalStream(stream, device=index)
     context: AbstractContextManager[Any] = cuda.stream(own)
     return context
 
 
 def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
-    """Return ``array`` in the library of ``like``, on its (host) device."""
+    """Return ``array`` as an array of the library of ``like``, on its (host) device."""
     if operand.library == "numpy":
         return array
     if operand.library == "torch":
         torch = sys.modules["torch"]
-        # torch does not resize memory of NumPy's, as FSDP does: the result is a copy in torch's own.
+        # torch could not resize NumPy's memory, as FSDP does: the result is a copy in torch's memory.
         if array.dtype == BF16.numpy:  # NumPy's custom type, which torch does not know
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).clone()
         return torch.from_numpy(array).clone()
@@ -88,21 +89,21 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
 
 
 def makes_results(like: Any, operand: Operand) -> bool:
-    """Tell whether arrays of the library of ``like`` can be made."""
+    """Tell whether the library of ``like`` can allocate results."""
     return operand.library in _NATIVE or hasattr(like, "__array_namespace__")
 
 
 def check_results(like: Any, operand: Operand) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` where no array for a result can be made.
+    """Raise :class:`~matmill.errors.ArgumentError` if no result can be allocated.
 
-    On the host there is always one: NumPy's, for libraries that say by no namespace how theirs are made.
+    On the host NumPy can always do so, for libraries without an array API namespace.
     """
     if operand.library not in _NATIVE and operand.device[0] != "cpu":
         namespace(like, operand)
 
 
 def namespace(like: Any, operand: Operand) -> Any:
-    """Return the array API namespace of ``like``, whose ``from_dlpack`` and ``asarray`` make arrays of its library."""
+    """Return the array API namespace of ``like``, with its ``from_dlpack`` and ``asarray``."""
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__()
     raise ArgumentError(
@@ -116,8 +117,8 @@ def namespace(like: Any, operand: Operand) -> Any:
 def will_write(array: Any, library: str) -> None:
     """Tell ``library`` that its ``array`` is about to be written.
 
-    torch counts versions of a tensor, so that a backward pass which saved the old values raises instead of using new
-    ones. Raises :class:`~matmill.errors.ReadOnlyError` where torch forbids writing.
+    torch counts the versions of a tensor: a backward pass that saved the old values then raises instead of using the
+    new ones. Raises :class:`~matmill.errors.ReadOnlyError` where torch forbids writing.
     """
     if library != "torch":
         return

@@ -1,4 +1,4 @@
-"""Which CUDA stream work belongs on: the one the caller names, else the array library's current one."""
+"""The CUDA stream of a call: the one that the caller passed, else the array library's current one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT = 0
 
 
 def resolve_stream(stream: object) -> int | None:
-    """Return the handle of the stream a caller passed, None where none was.
+    """Return the handle of the stream that a caller passed, or None.
 
     Accepts an int (a ``cudaStream_t``) and any object with ``__cuda_stream__()``, ``cuda_stream`` (torch) or ``ptr``
     (CuPy). Raises :class:`~matmill.errors.ArgumentError` for anything else.
@@ -33,7 +33,7 @@ _VERSION = 0  # of the protocol, the only one so far
 
 
 def _handle(stream: object) -> Any:
-    """Return what a stream object says its handle is; the object itself where it says nothing."""
+    """Return a stream object's handle, or the object itself if it has none."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         answer = protocol() if callable(protocol) else protocol
@@ -58,11 +58,11 @@ def _no_stream(got: str) -> ArgumentError:
 def current_stream(library: str, device: int, operand: Operand | None = None) -> int:
     """Return the handle of the stream on which ``library`` is enqueueing work for GPU ``device`` now."""
     if library == "torch":
-        handle: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device)  # noqa: SLF001 — 0.1 µs; the public way takes 5
+        handle: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device)  # noqa: SLF001 — 0.1 µs; the public function takes 5
         return handle
     if library == "cupy":
         cuda = sys.modules["cupy"].cuda
         with cuda.Device(device):
             return int(cuda.get_current_stream().ptr)
-    # JAX orders its own streams through DLPack; others say in their interface which one they use.
+    # JAX orders its streams through DLPack; other libraries name their stream in the interface.
     return (operand.stream if operand is not None else None) or DEFAULT

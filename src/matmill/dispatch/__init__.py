@@ -1,1 +1,1 @@
-"""From a call to its launch: checks, the plan cache, and the backends that compute results."""
+"""Calls: checks, the plan cache, and the backends that compute results."""

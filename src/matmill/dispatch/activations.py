@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-#: Outputs that are worked on at a time: their copies stay in a core's cache.
+#: Outputs per block: its temporary arrays fit in a core's cache.
 _AT_ONCE = 2**14
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -22,7 +22,7 @@ def _relu(x: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
-    # NumPy has no error function, Python has one of float64.
+    # NumPy has no error function, Python has one for float64.
     share: Array = _erf(x * x.dtype.type(math.sqrt(0.5))).astype(x.dtype)
     outputs: Array = 0.5 * x * (1 + share)
     return outputs

@@ -1,7 +1,7 @@
-"""The backends: a GPU in place for its own arrays, a GPU with copies for host arrays, NumPy, the emulator.
+"""The backends: a GPU for its own arrays, a GPU for copies of host arrays, NumPy, and the emulator.
 
-A backend gets a checked :class:`~matmill.dispatch.validate.Request` and its result's shape, and returns the array with
-the result.
+A backend takes a checked :class:`~matmill.dispatch.validate.Request` and the shape of its result, and returns the
+result as an array.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Array: TypeAlias = NDArray[Any]
 
 
 def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
-    """Work on arrays on a GPU: the kernels run in place, without copies and without waiting.
+    """Compute on a GPU's own arrays, without copies and without waiting.
 
-    Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
-    wait for each other, and what a library might hand out again before the kernels have run is held until they have.
+    In the usual case, arrays of one library on its current stream, only a result and a plan are needed. In all other
+    cases streams wait for each other, and references keep memory that a library might reuse until the kernels have run.
     """
-    # Taken apart at once, as in plan_cache.signature: this is on the way of every call.
+    # Unpacked at once, as in plan_cache.signature: every call comes through here.
     _operation, a, b, c, out, alpha, beta, like, home, array, bias, options = request
     library, index = home.library, home.device[1]
     allocate: Callable[..., Result] = ALLOCATE.get(library, _our_memory)
@@ -72,7 +72,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
             if not _is_out_of_memory(error):
                 raise
             raise _no_workspace(request, plan.workspace) from error
-        # What a library lent lives until the launches are made; ours until they have run.
+        # Memory from a library lives until the launches are enqueued; ours until they have run.
         held = held if library in ALLOCATE else (*held, lent)
     plan.run(_addresses(request, address, workspace, counter), alpha, beta, stream)
     if held:
@@ -83,7 +83,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Tell whether a library means by it that there is no memory: torch and CuPy have classes of their own for that."""
+    """Tell whether a library's exception means that memory is exhausted: torch and CuPy have their own classes."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
@@ -100,20 +100,20 @@ def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
 def _our_memory(
     _like: Any, operand: Operand, shape: int | Shape, _stream: int | None, wanted: DType | None = None
 ) -> Result:
-    """Allocate as the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
+    """Allocate as the functions of :data:`ALLOCATE` do, for a library that accepts memory only through DLPack."""
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     memory = GPU.get(operand.device[1]).empty(count * (wanted or operand.dtype).itemsize)
     return memory, memory.address
 
 
 def _addresses(request: Request, result: int, workspace: int, counter: int) -> Addresses:
-    """Say where a plan's operands are, 0 for those that are not there."""
+    """Return the addresses of a plan's operands, 0 for those that are absent."""
     a, b, c, bias = (0 if x is None else x.address for x in (request.a, request.b, request.c, request.bias))
     return a, b, c, result, workspace, counter, bias
 
 
 def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> tuple[int, ...]:
-    """Return the streams that must wait for each other: other libraries', and those that arrays name as their own."""
+    """Return the streams that must wait for each other: other libraries', and those that arrays name."""
     foreign = [
         operand
         for operand in operands
@@ -124,7 +124,7 @@ def _other_streams(operands: tuple[Operand | None, ...], library: str, index: in
 
 
 def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> Any:
-    """Return the result in our memory, as an array of a library that only takes memory through DLPack."""
+    """Return the result in matmill's memory as an array of a library that accepts memory only through DLPack."""
     gpu = GPU.get(request.home.device[1])
     export = Export(
         kept.address,
@@ -138,9 +138,9 @@ def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> An
 
 
 def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Progress | None = None) -> Any:
-    """Copy host arrays to GPU 0, work on them there, and copy the result back; long narrow products chunk by chunk.
+    """Copy host arrays to GPU 0, compute there and copy the result back.
 
-    ``progress`` is told of the bytes of those.
+    Long narrow products are streamed in chunks, and ``progress`` is called with their bytes.
     """
     gpu = GPU.get(0)
     a, b, c, bias = request.a, request.b, request.c, request.bias
@@ -152,7 +152,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
         x = _upload(gpu, a, "a")
         y = None
         if b is not None:
-            # What is one matrix on the host stays one.
+            # A matrix and its transpose in the same memory on the host are copied once.
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
         there = request._replace(
             a=x,
@@ -173,7 +173,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
 
 
 def _narrow(a: Operand, b: Operand) -> bool:
-    """Tell whether the product is one of few rows and columns."""
+    """Tell whether the product has few rows and columns."""
     return len(a.shape) == len(b.shape) == 2 and max(a.shape[0], b.shape[1]) <= NARROW
 
 
@@ -208,7 +208,7 @@ def _swapped(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
-    """Return the operand in GPU memory, with its strides where the elements are close together, else packed."""
+    """Copy an operand to GPU memory, with its strides if its elements are close together, else packed."""
     low, high = bounds(operand) if operand.nbytes else (0, -1)
     size = operand.dtype.itemsize
     if (high - low + 1) * size <= 2 * operand.nbytes:
@@ -216,7 +216,7 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
         span = np.lib.stride_tricks.as_strided(operand.owner[corner], (high - low + 1,), (size,))
         memory = gpu.upload(span, name)
         return operand._replace(device=("cuda", gpu.index), address=memory.address - low * size, owner=memory)
-    # Repeated elements are copied once.
+    # Elements that repeat (stride 0) are copied once.
     once = operand.owner[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in operand.strides)]
     packed = packed_strides(once.shape)
     strides = tuple(0 if own == 0 else new for own, new in zip(operand.strides, packed, strict=True))
@@ -225,13 +225,13 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
 
 
 def on_cpu(request: Request, shape: Shape) -> Any:
-    """Work on host arrays by NumPy."""
-    with np.errstate(all="ignore"):  # overflow and NaN are results here, as on a GPU, not events
+    """Compute on host arrays with NumPy."""
+    with np.errstate(all="ignore"):  # overflow and NaN are results, as on a GPU, not warnings
         return _deliver(request, request.operation.compute(request, shape))
 
 
 def emulated(request: Request, shape: Shape) -> Any:
-    """Work on host arrays by the production kernel's own PTX, run by the emulator as on the default arch."""
+    """Compute on host arrays with the production kernel's PTX, emulated on the default arch."""
     from matmill.emulator import Memory  # noqa: PLC0415 — GPU users never need it, and it takes time to import
     from matmill.emulator import run as emulate  # noqa: PLC0415 — see above
 
@@ -266,7 +266,7 @@ def emulated(request: Request, shape: Shape) -> Any:
         for offsets in one.stage.offsets:
             launches = one.launches(addresses, offsets, request.alpha, request.beta)
             for ptx, launch in zip(texts, launches, strict=True):
-                # The kernels' tests look for races; here that would triple the time.
+                # The kernels' tests detect races; here that would triple the time.
                 report = emulate(ptx, launch, memory, races=False, counters=False)
                 if not report.ok:
                     raise LaunchError(

@@ -1,8 +1,8 @@
-"""The fast path: a call with torch's tensors on a GPU that is like an earlier one goes straight to its plan.
+"""The fast path: a call with torch tensors on a GPU that repeats a signature goes straight to its plan.
 
-The signature is built of the tensors themselves, without operands, and looked up in :mod:`matmill.dispatch.plan_cache`.
-What is not found takes the checked path, which reads arrays of every library, checks everything, says what is wrong,
-and adds to the cache.
+The signature is built from the tensors themselves, without operands, and looked up in
+:mod:`matmill.dispatch.plan_cache`. If it is not there, the call takes the checked path, which reads arrays of every
+library, checks everything, explains errors, and adds to the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from matmill.dtypes import ELEMENTWISE, DType
 
 
 class _Torch:
-    """What the fast path asks of torch, which matmill does not import; before :meth:`enable` no class is known."""
+    """The functions of torch that the fast path uses; matmill does not import torch.
+
+    ``classes`` is empty before :meth:`enable`.
+    """
 
     __slots__ = (
         "byte",
@@ -54,7 +57,7 @@ class _Torch:
         self.dtypes = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
         self.empty_like = torch.empty_like
         self.forward_ad = torch.autograd.forward_ad
-        # What the public `torch.autograd.graph.increment_version` calls: half of its 0.2 µs is looking at types.
+        # Called by the public `torch.autograd.graph.increment_version`, half of whose 0.2 µs goes into type checks.
         self.increment_version = torch._C._increment_version  # noqa: SLF001 — see above
         self.inferring = torch.is_inference_mode_enabled
         self.recording = torch.is_grad_enabled
@@ -62,16 +65,15 @@ class _Torch:
         self.classes = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-#: Of the process, after the first call with torch's tensors that the checked path has answered.
+#: Shared by the process; enabled after the checked path has answered the first call with torch tensors.
 torch = _Torch()
 
 
 def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 — a function called costs 2% of the whole
-    """Return the result of a call whose signature is in the cache and whose addresses are in order.
+    """Return the result of a call whose signature is in the cache and whose addresses pass the checks, else None.
 
-    It is None for all others.
-
-    The scalars are the operation's own, ``y`` is None for an operation on one array, and nothing else was passed.
+    ``operation`` brings the scalars, and ``y`` is None for an operation on one array. Calls with any other argument
+    take the checked path.
     """
     classes = torch.classes
     if type(x) not in classes:
@@ -82,7 +84,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             return None
         if torch.forward_ad._current_level >= 0:  # noqa: SLF001 — torch has no public name for it
             return None  # tensors may have tangents
-        # As `plan_cache.signature` builds it.
+        # As in `plan_cache.signature`.
         if y is None:
             b = 0
             key: plan_cache.Signature = (
@@ -134,7 +136,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             key = (key, out.shape, out.is_contiguous() or out.stride(), d & 15)
         call = plan_cache.calls[key]
         if out is None:
-            # A function is taken from its object first: called as if it were a method, it would take 20 ns more.
+            # A function in a local variable; called as a method, it would take 20 ns more.
             empty_like = torch.empty_like
             out = empty_like(y) if call.like_y else x.new_empty(call.shape)
             d = out.data_ptr()
@@ -147,20 +149,20 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             increment_version((out,))
         elif not torch.inferring():
             return None
-    # A new signature or another element type; a layout without strides or memory; a torch before 2.5, whose counting
-    # takes one tensor.
+    # Respectively: a new signature or element type; a layout without strides or memory; torch before 2.5, whose
+    # increment_version takes one tensor.
     except (KeyError, RuntimeError, TypeError):
         return None
     current_stream, enqueue = torch.current_stream, call.enqueue
     stream = current_stream(device)
-    workspace, counter, lent = 0, 0, None  # what is lent must live until the launches are made
+    workspace, counter, lent = 0, 0, None  # keeps borrowed memory alive until the launches are enqueued
     if call.workspace:
         own = call.own
         workspace, counter = own(stream)
         if not workspace:
             try:
                 lent = x.new_empty(call.workspace, dtype=torch.byte)
-            except RuntimeError:  # out of memory, which the checked path says in full
+            except RuntimeError:  # out of memory: the checked path raises a better message
                 return None
             workspace = lent.data_ptr()
     enqueue((a, b, 0, d, workspace, counter, 0), stream)

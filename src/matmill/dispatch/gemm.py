@@ -1,4 +1,4 @@
-"""matmul and inner as operations: the shapes and types they take, how they are lowered, and NumPy's answer."""
+"""matmul and inner as operations: their shapes and types, their lowering, and NumPy's result."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from matmill.errors import ArgumentError, ShapeError, unknown_name
 from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
 from matmill.problem import ACTIVATIONS, PRECISIONS, Gemm
 
-#: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
+#: Bytes of wider copies of 16-bit operands per BLAS call: much more than BLAS's own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
-#: Rows of a Gram matrix that are mirrored at a time.
+#: Rows of a Gram matrix that are mirrored per step.
 _ROWS = 64
 
 Array: TypeAlias = NDArray[Any]
 
 
 def _shape(request: Request) -> Shape:
-    """Return the result's shape, where the operands have shapes that go together."""
+    """Return the shape of the result of a product."""
     a, b = _factors(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
@@ -35,7 +35,7 @@ def _shape(request: Request) -> Shape:
 
 
 def _narrow_shape(request: Request) -> Shape:
-    """Return :func:`_shape` for one product of few rows and columns."""
+    """Return the shape of the result, as :func:`_shape` does, for one product of few rows and columns."""
     a, b = _factors(request)
     names = (request.operation.first, request.operation.second)
     for name, operand, extents in (*zip(names, (a, b), ("m, k", "k, n"), strict=True),):
@@ -96,9 +96,9 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
 
 
 def checked_options(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Options:
-    """Say how a product of elements of ``dtype`` ends, where something was asked for.
+    """Return the options for a product of elements of ``dtype``, if any was passed.
 
-    Raises what :func:`matmill.matmul` says it raises.
+    Raises the errors of :func:`matmill.matmul`.
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise unknown_name("activation", str(activation), ACTIVATIONS)
@@ -112,13 +112,13 @@ def checked_options(activation: str | None, out_dtype: object, precision: str | 
             fix="Omit precision=.",
         )
     result = result_type(out_dtype, dtype)
-    # float32 and float64 are summed as FMA sums: there is nothing to promote.
+    # float32 and float64 are summed by FMA: nothing needs promotion.
     precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
     return Options(activation, None if result is dtype else result, precise)
 
 
 def k_chunks(k: int, per_k: int) -> Iterator[slice]:
-    """Return chunks of ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
+    """Yield slices of ``k`` terms, in order, of which a wider copy stays small at ``per_k`` bytes a term.
 
     >>> list(k_chunks(3, 16 * 2**20))
     [slice(0, 2, None), slice(2, 4, None)]
@@ -128,7 +128,7 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """Return the product by NumPy's BLAS; Gram matrices are symmetric to the bit, as the GPU's are."""
+    """Return the product by NumPy's BLAS. Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = _factors(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
@@ -151,12 +151,12 @@ def _compute(request: Request, shape: Shape) -> Array:
         product += _bias(request.bias, a, b).astype(scalar)
     if request.options.activation is not None:
         activate(request.options.activation, product)
-    # No copy but where the sums were wider than the elements: they are rounded here, once.
+    # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
 
 
 def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
-    """Return the bias as it broadcasts to the result, of which a vector has dropped its dimension of 1."""
+    """Return the bias with its shape broadcast to the result's, from which a vector operand dropped a dimension."""
     own: Array = bias.owner
     if len(a.shape) == len(b.shape) == 1:
         return own.reshape(())
@@ -164,12 +164,12 @@ def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
 
 
 def _by_blas(x: Array) -> bool:
-    """Tell whether NumPy multiplies a matrix or vector by BLAS, which sums in blocks.
+    """Tell whether NumPy passes a matrix or vector to BLAS, which sums in blocks.
 
-    Its own loop adds one product after the other, and loses digits where k is long.
+    NumPy's own loop adds terms one by one, and loses digits where k is long.
     """
     size = x.itemsize
-    if max(x.shape[-2:]) >= 2**31:  # BLAS counts in 32 bits
+    if max(x.shape[-2:]) >= 2**31:  # BLAS has 32-bit extents
         return False
     if x.ndim == 1:
         return bool(x.strides[0] == size)
@@ -178,12 +178,12 @@ def _by_blas(x: Array) -> bool:
 
 
 def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
-    """Compute ``a @ b`` by chunks of k, copied to a packed ``scalar``; their sums are added up in float64 at least."""
+    """Compute ``a @ b`` in chunks of k, copied to packed arrays of ``scalar`` and summed in float64 or wider."""
     k = a.shape[-1]
     per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
     shape = np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape
     total = np.zeros(shape, np.promote_types(scalar, np.float64))
-    # Of longer chunks BLAS's own float32 sums would lose digits: a lane of theirs adds thousands of terms.
+    # In longer chunks BLAS's float32 sums would lose digits: each of their SIMD lanes adds thousands of terms.
     for chunk in k_chunks(k, max(per_k, _WIDENED_BYTES // 2**14)):
         rows = b[..., chunk, :] if b.ndim > 1 else b[chunk]
         total += np.matmul(a[..., chunk].astype(scalar, order="C"), rows.astype(scalar, order="C"))
@@ -191,9 +191,9 @@ def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
 
 
 def _mirror(square: Array) -> None:
-    """Copy what is above the diagonals of matrices to below them.
+    """Copy the upper triangles of matrices to the lower ones.
 
-    BLAS promises no order of summation: with other blocks for rows than for columns, (i, j) and (j, i) may differ.
+    BLAS promises no order of summation: its blocks may differ for rows and columns, and then so do (i, j) and (j, i).
     """
     m = square.shape[-1]
     for start in range(0, m, _ROWS):

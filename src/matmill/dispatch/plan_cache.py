@@ -1,11 +1,11 @@
-"""The plan cache: calls of one signature share the shape of their results and one plan, whatever their addresses.
+"""The plan cache: calls with one signature share a plan and the shape of their results, whatever their addresses.
 
-A signature is all that a plan depends on: the operation, which scalars are 0 or 1, the epilogue, the GPU, the element
-type, shape, strides and alignment of every operand, and whether A and B start at one address. :func:`signature` makes
-it of operands, :mod:`matmill.dispatch.fast_path` makes the same one of torch's tensors, and both look it up in
-:data:`calls`.
+A signature has everything that a plan depends on: the operation, which scalars are 0 or 1, the epilogue, the GPU, the
+element type, the shape, strides and alignment of every operand, and whether A and B start at one address.
+:func:`signature` builds it from operands, :mod:`matmill.dispatch.fast_path` builds the same one from torch tensors, and
+both look it up in :data:`calls`.
 
-What follows from a signature is checked once. What follows from addresses is checked at every call.
+Checks that depend only on the signature are made once, checks of addresses at every call.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from matmill.runtime.stream_scratch import StreamBuffers
 
 Signature: TypeAlias = tuple[object, ...]
 
-#: Calls in the cache; a program with more signatures than this pays for making plans again, about 100 µs each.
+#: Calls in the cache. A program with more signatures prepares plans again, at about 100 µs each.
 _MOST_CALLS = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a valid request's arguments have in common with all others of its signature.
+    """The part of a valid request that all requests with its signature share.
 
-    ``signature`` is empty where layouts do not decide alone: for host arrays, and for arrays of several libraries.
+    ``signature`` is empty where a plan does not depend on layouts alone: for host arrays, and for arrays of several
+    libraries.
     """
 
     shape: Shape
@@ -44,13 +45,13 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class PreparedCall(Call):
-    """A call that has its plan; these are what the cache holds.
+    """A call with its plan: an entry of the cache.
 
-    All but ``plan`` is for the fast path. ``enqueue`` launches the plan with the scalars of a call that names none.
+    Everything but ``plan`` is for the fast path. ``enqueue`` launches the plan with the operation's default scalars.
     ``workspace`` and ``own`` are the plan's. The result shares memory with X where the distance in bytes from X to the
     result is between ``x_low`` and ``x_high``; Y likewise. ``may_be_y`` says that the result may be exactly Y.
-    ``like_y`` says that Y is packed and has the result's shape: torch makes a tensor like another one in a quarter less
-    time than one of a shape.
+    ``like_y`` says that Y is packed and has the result's shape: torch's ``empty_like`` takes a quarter less time than
+    ``empty``.
     """
 
     plan: Plan
@@ -68,12 +69,12 @@ class PreparedCall(Call):
 #: Scalars that plans are specialised for.
 _SPECIALISED: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
 
-#: The cache. Threads share it without a lock: entries are made whole and added by one assignment.
+#: The cache. Threads share it without a lock: a complete entry is added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
 
 
 def resolve(request: Request, executor: str | None) -> Call:
-    """Return the call of a request, from the cache or checked anew. Raises what the public functions say they raise."""
+    """Return the call of a request, from the cache or checked now. Raises the errors of the public functions."""
     key = signature(request)
     known = calls.get(key)
     if known is None:
@@ -84,19 +85,19 @@ def resolve(request: Request, executor: str | None) -> Call:
 
 
 def recall(request: Request, shape: Shape) -> Call:
-    """Give the call of a request that was checked and whose operands are in a GPU's memory now, of whatever library."""
+    """Return the call of a checked request whose operands, of whatever library, have been copied to a GPU."""
     key = signature(request, mixed=True)
     return calls.get(key) or Call(shape, "gpu", key)
 
 
 def misaligned(call: Call, address: int) -> Call:
-    """Return the call for a fresh result at ``address``, which is not on 16 bytes as ``call`` assumes."""
+    """Return the call for a fresh result at ``address``, which is not aligned to 16 bytes as ``call`` assumes."""
     key = (call.signature, address & 15)
     return calls.get(key) or Call(call.shape, call.backend, key)
 
 
 def prepared(call: Call, request: Request, address: int) -> PreparedCall:
-    """Return the call with a plan, made for a result at ``address`` and cached from now on."""
+    """Add a plan, made for a result at ``address``, to the call and cache it."""
     operation, a, b, out = request.operation, request.a, request.b, request.out
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
@@ -127,13 +128,13 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
 
 
 def signature(request: Request, *, mixed: bool = False) -> Signature:
-    """Return all that the plan of a request depends on, for ``out`` or for a fresh result that starts on 16 bytes.
+    """Return all that the plan of a request depends on, for ``out`` or for a fresh result that is aligned to 16 bytes.
 
-    It is empty for operands that are not all of one element type, on one GPU and of one library on whose streams
-    matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
-    scalars that were not named and without C.
+    It is empty unless all operands have one element type, one GPU and one library on whose streams matmill works.
+    ``mixed`` skips that test, for operands that were checked. The fast path builds the same tuple from tensors, for
+    default scalars and no C.
     """
-    # Requests and operands are taken apart at once: field by field takes half as long again.
+    # Requests and operands are unpacked at once: field by field takes half as long again.
     operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
     if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _alike(bias, a))):
@@ -169,9 +170,10 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
 
 @lru_cache(maxsize=1024)
 def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
-    """Return the strides, or True where elements are packed row by row, as torch's ``is_contiguous`` answers.
+    """Return the strides, or True where elements are packed row by row, as torch's ``is_contiguous`` does.
 
-    Strides of what is packed need not be told: where they differ, the dimension has one element.
+    The strides of packed elements may be omitted: they follow from the shape, but for those of dimensions with one
+    element, which do not matter.
     """
     pairs = zip(shape, strides, packed_strides(shape), strict=True)
     return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
@@ -182,7 +184,7 @@ def _alike(x: Operand, y: Operand) -> bool:
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
-    """Return distances in bytes from an operand to the result between which they share memory."""
+    """Return the range of distances in bytes from an operand to the result in which they share memory."""
     if operand is None or out is None:
         return 0, 0
     (first, last), (out_first, out_last) = _reach(operand), _reach(out)
@@ -190,7 +192,7 @@ def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
 
 
 def _reach(operand: Operand) -> tuple[int, int]:
-    """Say where an operand's memory starts and ends, in bytes from its address."""
+    """Return start and end of an operand's memory, in bytes from its address."""
     if not operand.nbytes:
         return 0, 0
     low, high = bounds(operand)

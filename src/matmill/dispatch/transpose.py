@@ -1,4 +1,4 @@
-"""transpose_add and transpose as operations: shapes and scalars they take, how they are lowered, NumPy's answer."""
+"""transpose_add and transpose as operations: their shapes and scalars, their lowering, and NumPy's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matmill.errors import ArgumentError
 from matmill.lowering import Shape, SubProblem, lower_transpose, transpose_shape
 from matmill.problem import Geam
 
-#: Elements that NumPy takes at a time, and along a row: what they need stays within a core's cache.
+#: Elements of a block of NumPy's, and of one row of it: its temporary arrays stay in a core's cache.
 _BLOCK, _WIDEST = 2**18, 2**10
 
 Array: TypeAlias = NDArray[Any]
@@ -26,7 +26,8 @@ Array: TypeAlias = NDArray[Any]
 def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
     """Return ``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
 
-    Raises :class:`~matmill.errors.ArgumentError` for what is no real number, and for a fraction to scale integers.
+    Raises :class:`~matmill.errors.ArgumentError` for a value that is not a real number, and for a fraction that would
+    scale integers.
     """
     if dtype.numpy.kind != "i":
         return scalar(value, argument)
@@ -42,12 +43,12 @@ def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
                 fix="Round it, or convert the arrays to float32.",
             )
         whole = int(number)
-    # Sums wrap around, so that the lower bits of factors are all that counts.
+    # Sums wrap around, so that only the lower bits of factors matter.
     return float(whole & 0xFFFFFFFF)
 
 
 def without_x(request: Request) -> Request:
-    """Return a request whose alpha is 0, with its y in place of the x that is not read."""
+    """Return the request with ``y`` in place of ``x``, which is not read because alpha is 0."""
     y = request.b
     if y is None:
         return request
@@ -69,7 +70,7 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """Return the result by NumPy, block by block; to the bit the kernel's, but for which NaN it is."""
+    """Return the result by NumPy, block by block. Its bits are the kernel's, except for the payloads of NaN."""
     dtype, alpha, beta = request.a.dtype, request.alpha, request.beta
     out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
     if request.b is None and alpha == 0:
@@ -78,7 +79,7 @@ def _compute(request: Request, shape: Shape) -> Array:
     x = np.broadcast_to(np.swapaxes(request.a.owner, -1, -2), shape)
     y = None if request.b is None else np.broadcast_to(request.b.owner, shape)
     target, plain = out, y is None and alpha == 1
-    if plain:  # as integers, so that no NaN is touched
+    if plain:  # as integers, which keeps every NaN
         bits = BITS[dtype.itemsize].numpy
         x, target = x.view(bits), out.view(bits)
     add = _add_integers if dtype.numpy.kind == "i" else _add_floats
@@ -92,7 +93,7 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 
 def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Yield indices of blocks of an array that together are all of it."""
+    """Yield the indices of blocks that together cover an array."""
     steps: list[int] = []
     left = _BLOCK
     for extent in reversed(shape):
@@ -104,7 +105,7 @@ def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
 
 
 def _add_integers(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
-    """Add integers of which every product and sum keeps the lower bits."""
+    """Add integers, of which each product and sum keeps the lower bits."""
     left = x if by_x == 1 else x * by_x.astype(x.dtype)
     if y is None:
         out[...] = left
@@ -113,7 +114,7 @@ def _add_integers(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y:
 
 
 def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
-    """Round as the kernel does: beta * y, then its sum with the exact alpha * x, then to the type of ``out``."""
+    """Add floats and round as the kernel does: beta * y, its sum with the exact alpha * x, then to ``out``'s type."""
     wide = by_x.dtype
     left: Array = x.astype(wide, copy=False)
     if y is None:
@@ -134,7 +135,7 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     """Return ``x * by_x + addend``, rounded once."""
-    from matmill.emulator.arith import exact, fma64  # noqa: PLC0415 — takes time to import, and most calls do without
+    from matmill.emulator.arith import exact, fma64  # noqa: PLC0415 — takes time to import, and is rarely needed
 
     if x.dtype == np.float32:
         return exact.fma32_wide(x, np.asarray(by_x), addend).astype(np.float32)
@@ -144,5 +145,5 @@ def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
 
 
 TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _lower, _compute, beta=1.0)
-#: The same without y: an operation of its own, so that the plan cache keeps both apart.
+#: The operation without y; its plans have their own signatures.
 TRANSPOSE = Operation("x", "y", "y", _shape, _lower, _compute, beta=0.0)

@@ -1,7 +1,7 @@
 """Requests and their checks: operands that fit together, an output that can be written, a backend that can be used.
 
-Raises what the public functions say they raise. What follows from types, shapes, strides and devices is checked by
-:func:`validate`, what follows from addresses by :func:`check_apart`.
+:func:`validate` checks types, shapes, strides and devices, :func:`check_apart` checks addresses. Both raise the errors
+of the public functions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from matmill.runtime import gpu
 
 
 class Options(NamedTuple):
-    """How a product is summed and rounded: as in :class:`~matmill.problem.Gemm`, whose defaults these are.
+    """How a product is summed and rounded, with the defaults of :class:`~matmill.problem.Gemm`.
 
-    ``out_dtype`` is None where the result has the operands' type.
+    ``out_dtype`` is None if the result has the operands' type.
     """
 
     activation: str | None = None
@@ -46,15 +46,17 @@ class Options(NamedTuple):
     precision: str = "default"
 
 
-#: Of all operations but products, and of calls that name none of it.
+#: The options of operations that are not products, and of calls that pass none.
 NO_OPTIONS = Options()
 
 
 class Request(NamedTuple):
-    """What a call was given: ``like`` is its first array, ``home`` that one's operand, ``array`` that of ``out``.
+    """The arguments of a call.
 
-    Results go to the library of ``home``. ``b`` and ``c`` are None where an operation has none or does not read it;
-    backends get requests without the operand that is not read, where beta is 0.
+    ``like`` is its first array, ``home`` that array's operand and ``array`` the one passed as ``out``.
+
+    The result belongs to the library of ``home``. ``b`` and ``c`` are None for an operation that has none or does not
+    read it; where beta is 0, backends get requests without the operand that it scales.
     """
 
     operation: Operation
@@ -80,10 +82,10 @@ class Request(NamedTuple):
 class Operation:
     """A public operation: the names of its operands, and its own steps from a request to a result.
 
-    ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` is the result's, where the
-    operands have shapes and types that fit. ``lower`` gives the problems to solve for a result D; of scalars, they
-    depend on which are 0 or 1. ``compute`` is the answer on the host, which may be ``out`` itself, written. ``beta`` is
-    the one of calls that name none. ``streams`` says that long narrow requests go through a GPU in chunks.
+    ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` checks the operands' shapes
+    and types and returns the result's shape. ``lower`` returns the problems to solve for a result D, which depend on
+    whether scalars are 0 or 1. ``compute`` returns the result on the host, which may be ``out`` itself. ``beta`` is its
+    default. ``streams`` says that long narrow requests go through a GPU in chunks.
     """
 
     first: str
@@ -97,12 +99,12 @@ class Operation:
 
 
 def validate(request: Request) -> Shape:
-    """Return the shape of a request's result, where its operands fit together and it can be written."""
+    """Check that operands fit together and that the result can be written, and return the result's shape."""
     _check_same(request)
     shape = request.operation.shape(request)
     if request.out is None:
         check_results(request.like, request.a)
-        # Extents of 0 do not count: no library makes an array whose other ones are beyond all addresses.
+        # Extents of 0 are ignored: no library allows the other extents to exceed the address space.
         if _nbytes(request, tuple(filter(None, shape))) >= _MOST_BYTES:
             raise out_of_memory(request, shape, "an array that 64-bit addresses can hold")
     else:
@@ -110,7 +112,7 @@ def validate(request: Request) -> Shape:
     return shape
 
 
-#: Libraries count bytes in signed integers of 64 bits.
+#: The libraries count bytes in signed 64-bit integers.
 _MOST_BYTES = 2**63
 
 
@@ -130,7 +132,7 @@ def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryErr
 
 
 def scalar(value: SupportsFloat, argument: str) -> float:
-    """Return ``value`` as a Python float. Raises :class:`~matmill.errors.ArgumentError` for what is no real number."""
+    """Return ``value`` as a Python float. Raises :class:`~matmill.errors.ArgumentError` unless it is a real number."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
             return float(value)
@@ -189,7 +191,7 @@ def _check_same(request: Request) -> None:
 
 
 def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
-    """Return the advice for an operand of another type: a wider C or result is what ``out_dtype`` is for."""
+    """Return the advice for an operand of another type: ``out_dtype`` for a wider C or result."""
     mixed = by_copy(name, "Convert one of them: matmill does not mix element types.")
     products = request.operation.streams and request.options.out_dtype is None
     if products and name in {"c", "out"} and dtype is widest(request.a.dtype):
@@ -198,14 +200,14 @@ def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
 
 
 def check_apart(request: Request) -> None:
-    """Check that ``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
+    """Check that ``out`` shares no memory with the inputs, except exactly with the one that beta scales."""
     operation, out, added = request.operation, request.out, request.operation.added
     inputs = ((operation.first, request.a), (operation.second, request.b), ("c", request.c), ("bias", request.bias))
     for name, operand in inputs:
         if operand is None or out is None:
             continue
         if name == added and operand.address == out.address and operand[:2] == out[:2]:  # shape and strides
-            continue  # each of its elements is read by the thread that then writes it
+            continue  # each element is read by the thread that then writes it
         shared = overlaps(out, operand)
         if shared is not False:
             raise AliasError(
@@ -246,7 +248,7 @@ def _device_name(operand: Operand) -> str:
 
 
 def choose_backend(executor: str | None, request: Request) -> str:
-    """Say which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a result of these operands."""
+    """Return which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a result of these operands."""
     if executor is not None and executor not in settings.EXECUTORS:
         raise unknown_name("executor", str(executor), settings.EXECUTORS)
     if request.a.device[0] == "cuda":

@@ -1,1 +1,1 @@
-"""From a kernel and its constants to machine code or PTX: source, NVRTC, and the cache on disk."""
+"""A kernel and its constants to machine code or PTX: source, NVRTC, and the cache on disk."""

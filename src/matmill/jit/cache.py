@@ -1,9 +1,9 @@
-"""A small on-disk store of compiled kernels that tolerates anything: other processes, cut-off files, garbage.
+"""A small on-disk store of compiled kernels that survives other processes, truncated files and garbage.
 
 An entry is one file, named by the SHA-256 of its key: a magic line, a checksum over the rest, a JSON header with the
-lengths, then the payloads. It is written to a temporary name and renamed into place, so readers see all of it or
-nothing, and two processes that fill the same entry leave one of two equal files. A file that does not check out is a
-miss and is written over.
+lengths, then the payloads. It is written to a temporary name and renamed into place, so that readers see all of it or
+nothing, and two processes that write the same entry leave one of two equal files. A file that fails these checks is a
+miss and is overwritten.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Entry = tuple[dict[str, Any], bytes, bytes]
 
 @dataclass(frozen=True)
 class DiskCache:
-    """The store in one folder, which is made on first write with mode 0700."""
+    """The store in one folder, which the first write creates with mode 0700."""
 
     folder: Path
 
@@ -37,7 +37,7 @@ class DiskCache:
         return self.folder / hashlib.sha256(key.encode()).hexdigest()
 
     def get(self, key: str) -> Entry | None:
-        """Give the entry of ``key`` as (header, first payload, second payload), or None where there is no sound one."""
+        """Return the entry of ``key`` as (header, first payload, second payload), or None if there is no valid one."""
         try:
             data = self.path(key).read_bytes()
         except OSError:
@@ -49,14 +49,14 @@ class DiskCache:
         try:
             header = json.loads(line)
             own, meta, cut = header["key"], header["meta"], header["first"]
-        except (ValueError, TypeError, KeyError, RecursionError):  # sound bytes that no version of this class wrote
+        except (ValueError, TypeError, KeyError, RecursionError):  # a valid checksum, but not this class's format
             return None
         if own != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(payload):
             return None
         return meta, payload[:cut], payload[cut:]
 
     def put(self, key: str, meta: dict[str, Any], first: bytes, second: bytes) -> None:
-        """Store an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
+        """Store an entry. If the folder cannot be written, the next run compiles again; there is no error."""
         header = json.dumps({"key": key, "meta": meta, "first": len(first)}).encode()
         body = header + b"\n" + first + second
         try:
@@ -66,7 +66,7 @@ class DiskCache:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_MAGIC + hashlib.sha256(body).digest() + body)
                 Path(name).replace(self.path(key))
-            except BaseException:  # a full disk must not fill up with what did not fit
+            except BaseException:  # a partial file must not fill the disk further
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError:
@@ -76,19 +76,19 @@ class DiskCache:
         """Return entries and bytes on disk."""
         sizes = []
         for path in self._own():
-            with suppress(OSError):  # another process clears it at this moment
+            with suppress(OSError):  # another process is clearing the cache
                 sizes.append(path.stat().st_size)
         return len(sizes), sum(sizes)
 
     def clear(self) -> int:
-        """Remove every entry, and nothing that this class did not write; say how many."""
+        """Remove all entries of this class and nothing else; return their number."""
         own = self._own()
         for path in own:
             path.unlink(missing_ok=True)
         return len(own)
 
     def _own(self) -> list[Path]:
-        """Return the files of this store: the folder may be one that its user keeps other things in."""
+        """Return the store's files: the folder may have other files too."""
         try:
             return [path for path in self.folder.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_file()]
         except OSError:

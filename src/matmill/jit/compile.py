@@ -13,15 +13,15 @@ from matmill.jit.nvrtc import Answer, Request, build, compiler, targets
 from matmill.jit.source import Source
 from matmill.settings import cache_dir
 
-#: ``-lineinfo`` lets the emulator and the profilers name source lines; it changes no instruction.
+#: ``-lineinfo`` gives the emulator and profilers source lines; it changes no instruction.
 OPTIONS = ("-std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
-_ELF = b"\x7fELF"  # how machine code begins
+_ELF = b"\x7fELF"  # the start of machine code
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")  # in the assembler's verbose report
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one entry point needs, as the assembler reports it: registers per thread, the rest in bytes."""
+    """The resources of one entry point as the assembler reports them: registers per thread, the rest in bytes."""
 
     registers: int
     spill_stores: int
@@ -35,7 +35,7 @@ _NOTHING = Resources(0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Binary:
-    """One compiled kernel: machine code for ``target``, the PTX it came from, and its resources."""
+    """A compiled kernel: machine code for ``target``, its PTX, and its resources."""
 
     kernel: str
     entry: str
@@ -67,18 +67,19 @@ def compile_source(source: Source, target: str) -> Binary:
 
 
 def compile_ptx(source: Source, target: str) -> str:
-    """Return the PTX of :func:`compile_source` alone, all that the emulator needs: no machine code is made.
+    """Return only the PTX of :func:`compile_source`, which is all that the emulator needs.
 
-    Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
+    No machine code is made. Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
     return _remembered_ptx(source, target)
 
 
 @lru_cache(maxsize=64)
 def answer_to(request: Request, beside: str) -> Answer:
-    """Return what NVRTC makes of a request, PTX alone, from the cache where it is there; refusals are kept too.
+    """Return NVRTC's answer to a request, with PTX only, from the cache if it is there; refusals are cached too.
 
-    ``beside`` stands for what the answer depends on that is not in the request: the headers in its include folders.
+    ``beside`` is the part of the cache key that the request does not have: a digest of the headers in its include
+    folders.
     """
     texts = "\0".join([request.text, *(part for header in request.headers for part in header)])
     store = _store()
@@ -144,7 +145,7 @@ def _stored(store: DiskCache | None, key: str) -> _Unit | None:
 
 
 def _readable(meta: dict[str, Any]) -> bool:
-    """Say whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
+    """Tell whether an entry has this version's format: the resources of each entry point by name."""
     known = Resources.__dataclass_fields__.keys()
     return all(
         isinstance(numbers, dict) and numbers.keys() == known and all(type(each) is int for each in numbers.values())
@@ -153,9 +154,9 @@ def _readable(meta: dict[str, Any]) -> bool:
 
 
 def assembler_report(source: Source, target: str) -> str:
-    """Return what the assembler says of ``source``: resources, and remarks such as that products had to be serialized.
+    """Return the assembler's report on ``source``: resources, and remarks such as serialized wgmma products.
 
-    Nothing is taken from the cache. Raises :class:`~matmill.errors.CompileError` as :func:`compile_source` does.
+    The cache is not used. Raises :class:`~matmill.errors.CompileError` as :func:`compile_source` does.
     """
     return _built(source, target, machine_code=True)[0]
 
@@ -166,7 +167,7 @@ def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit
 
 
 def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
-    """Return the compiler's log, the PTX, and the machine code where it is wanted."""
+    """Return the compiler's log, the PTX, and the machine code if ``machine_code`` is true."""
     # For a virtual architecture NVRTC stops before the assembler.
     architecture = target if machine_code else target.replace("sm_", "compute_", 1)
     options = (f"--gpu-architecture={architecture}", *OPTIONS)

@@ -1,4 +1,4 @@
-"""NVRTC: one translation unit to PTX, and to machine code where that is wanted."""
+"""NVRTC: one translation unit to PTX, and to machine code if requested."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from matmill.errors import CompileError
 from matmill.jit.child import last_words, run_in_child
 
-#: Options that NVRTC goes on with in later compilations of the process (seen with 13.0 and 13.5): other kernels would
-#: be compiled so too, and kept under keys that do not say it.
+#: Options that also affect NVRTC's later compilations in the same process (observed with 13.0 and 13.5): other kernels
+#: would be compiled with them, and cached under keys without them.
 _LASTING = frozenset({"--restrict", "-restrict"})
 _CHILD = "from matmill.jit import nvrtc; nvrtc.answer_parent()"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What NVRTC is asked for.
+    """A translation unit for NVRTC.
 
-    ``file`` is the name of ``text`` in messages and line information, ``headers`` are (name, text). The kernels that
-    ``names`` spell as C++ does (``scale<float, 4>``) are instantiated; their names in the PTX are in the answer.
+    ``file`` is the name of ``text`` in messages and line information, ``headers`` are (name, text). Kernels in
+    ``names``, in C++'s spelling (``scale<float, 4>``), are instantiated; the answer has their names in the PTX.
     """
 
     file: str
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What NVRTC says: whether it ``compiled``, its log, and what it made."""
+    """NVRTC's result: whether it ``compiled``, its log, and its output."""
 
     compiled: bool
     log: str
@@ -46,10 +46,10 @@ class Answer:
 
 @cache
 def compiler() -> str:
-    """Give the compiler's version for cache keys: the wheel's, else the loaded library's.
+    """Return the compiler's version for cache keys: the wheel's, else the loaded library's.
 
-    The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
-    the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.
+    The wheel's version is read from the file system: loading NVRTC takes many times as long as reading a cache entry.
+    cuda-bindings loads the wheel's library, because it searches the folders of ``sys.path`` first.
     """
     for folder in map(Path, sys.path):
         wheels = sorted(folder.glob("nvidia_cuda_nvrtc-*.dist-info"))
@@ -72,7 +72,7 @@ def compiler_version() -> tuple[int, int]:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """Return every plain target the installed NVRTC compiles for, oldest first."""
+    """Return every plain target that the installed NVRTC compiles for, oldest first."""
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     status, numbers = nvrtc.nvrtcGetSupportedArchs()
@@ -81,9 +81,9 @@ def targets() -> tuple[str, ...]:
 
 
 def build(request: Request, *, machine_code: bool) -> Answer:
-    """Compile a translation unit; source that NVRTC does not accept is an answer, too.
+    """Compile a translation unit. If NVRTC rejects the source, the answer says so.
 
-    Options whose effect would last are given to a process of its own.
+    Options with a lasting effect are compiled with in a separate process.
 
     Raises :class:`~matmill.errors.CompileError` where NVRTC itself fails.
     """
@@ -96,7 +96,7 @@ def build(request: Request, *, machine_code: bool) -> Answer:
 
 
 def answer_parent() -> None:
-    """Answer a request in JSON with JSON: the side of the process of its own."""
+    """Read a request as JSON and write the answer as JSON: the main function of the separate process."""
     request = json.load(sys.stdin)
     machine_code = request.pop("machine_code")
     for name in ("headers", "options", "names"):
@@ -126,8 +126,8 @@ def _build(request: Request, *, machine_code: bool) -> Answer:
             status, low = nvrtc.nvrtcGetLoweredName(program, name.encode())
             _demand(status, f"nvrtcGetLoweredName of {name!r}")
             lowered[name] = low.decode()
-        # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
-        here = str(Path.cwd()).removesuffix("/")  # the root folder ends in a slash as it is
+        # NVRTC prefixes file names with the current folder; the same source must yield the same PTX everywhere.
+        here = str(Path.cwd()).removesuffix("/")  # the root folder already ends in a slash
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{here}/', '"')
         cubin = _machine_code(program) if machine_code else b""
     finally:
@@ -147,10 +147,10 @@ def _machine_code(program: object) -> bytes:
 
 
 def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[object]], program: object) -> str:
-    """Return one of NVRTC's texts, whose size is asked for first."""
+    """Return one of NVRTC's texts; ``size_of`` returns its size."""
     status, size = size_of(program)
     _demand(status, "reading the compiler's output")
-    # Memory of its own: NVRTC writes in place, and a bytes object of length 1 is one that the whole process shares.
+    # A bytearray, because NVRTC writes in place, and Python shares bytes objects of length 1.
     buffer = bytearray(size)
     (status,) = fill(program, buffer)
     _demand(status, "reading the compiler's output")

@@ -1,4 +1,4 @@
-"""From a kernel and its constants to one self-contained translation unit, and the digest that names it."""
+"""A kernel and its constants to one self-contained translation unit, and its digest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA C++ ready to compile: ``text`` is the generated file, ``headers`` all it includes, as (name, text).
+    """CUDA C++ ready to compile: ``text`` is the generated file, ``headers`` all its includes, as (name, text).
 
-    ``kernel`` is the name used in messages, ``entry`` the ``extern "C"`` function. Sources that differ in the entry
-    alone are equal: one translation unit has them all.
+    ``kernel`` is the name used in messages, ``entry`` the ``extern "C"`` function. Sources that differ only in the
+    entry are equal: one translation unit has all entries.
     """
 
     kernel: str
@@ -38,8 +38,7 @@ class Source:
 def generate(program: Program, dtype: DType) -> Source:
     """Return the translation unit of one entry point: constants, scalar type, parameters, then the kernel's file.
 
-    The kernel's own file is included rather than pasted, so that line numbers in messages are those of the file that
-    a reader has open.
+    The kernel's file is included, not pasted, so that messages have its line numbers.
     """
     name = f"{program.package.removeprefix('matmill.').replace('.', '/')}/{program.file}"
     body = read_source(program.package, program.file)
@@ -53,14 +52,14 @@ def generate(program: Program, dtype: DType) -> Source:
 
 
 def included(text: str) -> tuple[tuple[str, str], ...]:
-    """Return all that ``text`` includes, transitively, as (name, text) in the order of names."""
+    """Return all files that ``text`` includes, transitively, as (name, text) in the order of names."""
     headers: dict[str, str] = {}
     _collect(text, headers)
     return tuple(sorted(headers.items()))
 
 
 def _collect(text: str, headers: dict[str, str]) -> None:
-    """Add to ``headers`` all that ``text`` includes, transitively."""
+    """Add all files that ``text`` includes, transitively, to ``headers``."""
     for name in _INCLUDE.findall(text):
         if name not in headers:
             headers[name] = read_source(*_found_in(name))
@@ -68,14 +67,14 @@ def _collect(text: str, headers: dict[str, str]) -> None:
 
 
 def _found_in(name: str) -> tuple[str, str]:
-    """Say which package has an included file: those of ``include/`` begin with "matmill/", others are of a room."""
+    """Return the package and path of an included file: "matmill/…" is in ``include/``, all else in other packages."""
     return ("matmill.include", name) if name.startswith("matmill/") else ("matmill", name)
 
 
 @cache
 def read_source(package: str, path: str) -> str:
-    """Return the text of a source file in a package, or in a folder below one."""
-    # From the root package down, because `include` is a plain folder of headers, not a package of code.
+    """Return the text of a source file in a package or in one of its subfolders."""
+    # From the root package down: `include` is a plain folder of headers, not a Python package.
     top, *folders = package.split(".")
     entry: Traversable = files(top)
     for part in (*folders, *path.split("/")):

@@ -1,4 +1,4 @@
-"""All that a kernel launches for a problem, compiled."""
+"""All launches of a kernel for a problem, compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def binaries(
 ) -> tuple[tuple[Binary, Launch], ...]:
     """Return the launches of ``Kernel.steps``, in order, each with its binary for a GPU.
 
-    ``problem`` has a ``dtype``. Raises what :meth:`~matmill.kernel.Kernel.steps` does, and
+    ``problem`` has a ``dtype``. Raises the errors of :meth:`~matmill.kernel.Kernel.steps`, and
     :class:`~matmill.errors.CompileError`.
     """
     steps = kernel.steps(problem, operands)
@@ -23,6 +23,6 @@ def binaries(
 
 
 def ptx(kernel: Kernel[Any], problem: Any, operands: GemmOperands, target: str) -> tuple[tuple[str, Launch], ...]:
-    """Return :func:`binaries` for the emulator, which needs no machine code."""
+    """Return the launches of ``Kernel.steps``, in order, each with its PTX for the emulator."""
     steps = kernel.steps(problem, operands)
     return tuple((compile_ptx(generate(program, problem.dtype), target), launch) for program, launch in steps)

@@ -1,7 +1,7 @@
-"""From shapes and strides to problems that kernels take: pure arithmetic, no memory and no device.
+"""Shapes and strides to problems that kernels take: pure arithmetic, no memory and no device.
 
-An operation on arrays of any shape becomes a few objects of :class:`SubProblem`, each one problem at one or more
-offsets. Dimensions with regular strides in all operands collapse into one. What a grid cannot hold is looped over.
+An operation on arrays of any shape becomes a few :class:`SubProblem` objects, each one problem at one or more offsets.
+Dimensions with regular strides in all operands collapse into one. Offsets that do not fit in a grid are looped over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dimensions of several operands at once: broadcast, joined where strides are regular, cut and looped over."""
+"""Dimensions of several operands at once: broadcast, joined where strides are regular, split and looped over."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeAlias, overload
 from matmill.errors import ShapeError
 from matmill.kernel import P
 
-#: Members of a batch are counted by grid.y, which ends at 65535 (CUDA programming guide, compute capabilities). A
-#: multiple of 16 leaves the next launch's operands as aligned as the first one's.
+#: The most products in a batch: grid.y counts them and ends at 65535 (CUDA programming guide, compute capabilities). As
+#: a multiple of 16 it keeps the alignment of the operands in the next launch.
 MOST_BATCHES = 65520
 
 Shape: TypeAlias = tuple[int, ...]
@@ -27,14 +27,14 @@ class Axis(NamedTuple):
     strides: tuple[int, int, int, int]
 
     def at(self, index: int) -> tuple[int, int, int, int]:
-        """Return the distance from the first index to this one, in elements of A, B, C and D."""
+        """Return the distance from index 0 to ``index``, in elements of A, B, C and D."""
         a, b, c, d = self.strides
         return index * a, index * b, index * c, index * d
 
 
 @dataclass(frozen=True)
 class Lattice(Sequence[Offsets]):
-    """Offsets in bytes: from each of ``firsts`` along ``axes``, the last one fastest. They are computed when asked for.
+    """Offsets in bytes: from each of ``firsts`` along ``axes``, the last one fastest. Iteration computes them.
 
     >>> list(Lattice(((0, 0, 0, 0), (64, 0, 0, 0)), (Axis(2, (4, 8, 0, 0)),)))
     [(0, 0, 0, 0), (4, 8, 0, 0), (64, 0, 0, 0), (68, 8, 0, 0)]
@@ -45,12 +45,12 @@ class Lattice(Sequence[Offsets]):
 
     @property
     def only_origin(self) -> bool:
-        """Whether all is computed at once, at the operands' addresses."""
+        """True if there is only one offset, the operands' addresses themselves."""
         return not self.axes and self.firsts == ((0, 0, 0, 0),)
 
     @property
     def steps(self) -> tuple[Offsets, ...]:
-        """Offsets of which all others are sums."""
+        """Offsets of which all offsets are sums."""
         return (*self.firsts, *(axis.strides for axis in self.axes))
 
     def __len__(self) -> int:
@@ -84,12 +84,12 @@ class SubProblem(Generic[P]):
     offsets: Lattice
 
 
-#: A dimension that is not there.
+#: An axis of extent 1, in place of a missing dimension.
 NO_AXIS = Axis(1, (0, 0, 0, 0))
 
 
 def broadcast(x: Shape, y: Shape) -> Shape | None:
-    """Broadcast shapes by NumPy's rule, with zeros; None where they do not go together."""
+    """Broadcast shapes by NumPy's rule, zeros included, or return None if they are not compatible."""
     n = max(len(x), len(y))
     pairs = zip((1,) * (n - len(x)) + tuple(x), (1,) * (n - len(y)) + tuple(y), strict=True)
     shape = []
@@ -125,19 +125,19 @@ def broadcast_batches(x: Shape, y: Shape, names: tuple[str, str]) -> Shape:
 
 
 def broadcast_strides(shape: Shape, strides: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return strides of ``shape`` broadcast to ``rank`` dimensions: zero where there is one element or no dimension."""
+    """Return strides of ``shape`` broadcast to ``rank`` dimensions: zero for extent 1 and for missing dimensions."""
     own = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
     return (0,) * (rank - len(own)) + own
 
 
 def canonical(strides: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
-    """Replace strides that are never stepped over by packed ones, so that fewer kernels are needed."""
+    """Replace strides of dimensions with extent 1 by packed ones, so that fewer kernels are compiled."""
     column = strides[1] if columns > 1 else 1
     return (strides[0] if rows > 1 else max(1, columns) * abs(column)), column
 
 
 def collapse(axes: Iterable[Axis]) -> list[Axis]:
-    """Join neighbouring axes where all operands step over them as over one; drop those of extent 1."""
+    """Merge neighbouring axes whose strides are regular in all operands, and drop those of extent 1."""
     joined: list[Axis] = []
     for axis in axes:
         if axis.extent == 1:
@@ -150,7 +150,7 @@ def collapse(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def cut(extent: int, most: int) -> list[tuple[int, range]]:
-    """Return an extent in pieces of at most ``most``: how long they are, and where those of one length start.
+    """Split an extent into pieces of at most ``most``. Return each length with the starts of its pieces.
 
     >>> cut(10, 4)
     [(4, range(0, 8, 4)), (2, range(8, 9, 4))]
@@ -167,11 +167,7 @@ def grids(
     *,
     most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, Lattice]]:
-    """Yield one axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
-
-    The other axes are looped over, from each of ``starts`` (in elements). ``sizes`` are the bytes of an element of A,
-    B, C and D.
-    """
+    """Yield one axis, the longest, in pieces of at most ``most``, each with the offsets at which it is launched."""
     longest = max(axes, key=lambda axis: axis.extent, default=NO_AXIS)
     loops = [axis for axis in axes if axis is not longest]
     starts = tuple(starts)
@@ -183,7 +179,7 @@ def grids(
 
 
 def total(steps: Iterable[Sequence[int]], sizes: Offsets = (1, 1, 1, 1)) -> Offsets:
-    """Add up steps in A, B, C and D, times ``sizes``."""
+    """Return the sums of steps in A, B, C and D, times ``sizes``."""
     a, b, c, d = (sum(column) * size for column, size in zip(zip(*steps, strict=True), sizes, strict=True))
     return a, b, c, d
 

@@ -1,7 +1,7 @@
-"""From the shapes and strides of matrix products to GEMM problems.
+"""Shapes and strides of matrix products to GEMM problems.
 
 A product of any shape becomes a few sub-problems. Batch dimensions with regular strides in all operands collapse into
-one, a batch whose second matrix is shared becomes taller matrices, and what is left is looped over.
+one, a batch whose second matrix is shared becomes taller matrices, and remaining dimensions are looped over.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from matmill.lowering.axes import (
 )
 from matmill.problem import Epilogue, Gemm, Strides
 
-#: Products of at most this many rows and columns are narrow: `inner` takes them alone.
+#: Products of at most this many rows and columns are narrow: `inner` takes only these.
 NARROW = 128
-#: A k this many times longer than the longer side of a narrow result is long.
+#: k is long if it is this many times the longer side of a narrow result.
 _LONG = 32
-#: Kernels count rows and columns in 32 bits, and tiles reach past the end: longer ones are cut into pieces.
+#: The most rows or columns: kernels count them in 32 bits, and tiles exceed the end. Longer ones are split.
 _LONGEST = 2**30
-#: Bytes of an operand that a kernel may have to repack: copies of A and B together must fit in 4 GiB.
+#: Bytes of an operand that a kernel may have to repack: the copies of A and B together must fit in 4 GiB.
 _MOST_REPACKED = 2**31
-#: The least rows (or columns) of a piece that is cut for that: with fewer, repacking both operands of each piece anew
-#: would cost more than it saves. Where only one kernel has the precision, there is nothing else.
+#: The least rows (or columns) of a piece that is split off so that repacking fits. Smaller pieces would cost more, as
+#: each repacks both its operands. If only one kernel has the precision, pieces may be smaller.
 _LEAST_PIECE, _LEAST_PIECE_OF_PRECISION = 2048, 64
-#: Pieces are multiples of this many rows or columns, so that all start as aligned as the first one.
+#: Pieces are multiples of this many rows or columns, so that all have the alignment of the first.
 _PIECE = 64
 
 
 def is_long(problem: Gemm) -> bool:
-    """Tell whether a product has few outputs and a long k, which the inner kernel is for.
+    """Tell whether a product has few outputs and a long k, as the inner kernel needs.
 
     >>> is_long(Gemm(128, 3, 4096)), is_long(Gemm(128, 3, 4095)), is_long(Gemm(129, 3, 10**6))
     (True, False, False)
@@ -63,7 +63,7 @@ def is_long(problem: Gemm) -> bool:
 def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
     """Return the shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
 
-    ``names`` are those of the two arrays in messages.
+    ``names`` are the names of the two arrays in messages.
 
     >>> gemm_shape((5, 1, 2, 3), (4, 3, 6)), gemm_shape((3,), (3, 6)), gemm_shape((3,), (3,))
     ((5, 4, 2, 6), (6,), ())
@@ -90,7 +90,7 @@ def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape
 
 
 def gemm_epilogue(bias: Operand | None, activation: str | None, a: Shape, b: Shape) -> Epilogue:
-    """Return what becomes of the product of arrays of shapes ``a`` and ``b`` before it is rounded.
+    """Return the epilogue for a product of arrays of shapes ``a`` and ``b``.
 
     A bias of one element, whether by its shape or by its strides, is a row of stride 0. Raises
     :class:`~matmill.errors.ShapeError` for a bias that is neither a row nor a column of the product.
@@ -136,10 +136,11 @@ def lower_gemm(
 ) -> tuple[SubProblem[Gemm], ...]:
     """Return the problems that compute D = activation(alpha * A @ B + beta * C + bias).
 
-    ``d`` has the shape :func:`gemm_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
-    the inner dimension 0, so that A and B are not read. An empty result needs none. C and D may be wider than A and B.
+    ``d`` has the shape that :func:`gemm_shape` returns, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0)
+    makes the inner dimension 0, so that A and B are not read. An empty result has no problems. C and D may be wider
+    than A and B.
 
-    Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
+    If B is A's transpose in the same memory, the problems have ``Gemm.gram`` and B's offsets are A's.
     """
     m = a.shape[-2] if len(a.shape) > 1 else 1
     n = b.shape[-1] if len(b.shape) > 1 else 1
@@ -200,11 +201,11 @@ def lower_gemm(
 
 
 def _pieces(problem: Gemm) -> Iterator[tuple[Gemm, list[Offsets], int]]:
-    """Cut rows and columns that no kernel counts, or whose operand is too large to be repacked.
+    """Split rows and columns that exceed a kernel's 32-bit counts, or whose operand is too large to be repacked.
 
-    Yields a piece, the offsets in elements where such pieces start, and how many products of a batch may be computed
-    at once, which is all of them unless an operand may be repacked. A Gram matrix stays whole, and so does an extent
-    along which a bias has an element for each row or column.
+    Yields a piece, the offsets in elements where such pieces start, and how many products of a batch may be computed at
+    once, which is all of them unless an operand may be repacked. A Gram matrix is not split, nor is an extent along
+    which a bias has one element per row or column.
     """
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     (c_row, c_column), (d_row, d_column) = problem.c_row_col, problem.d_row_col
@@ -220,7 +221,7 @@ def _pieces(problem: Gemm) -> Iterator[tuple[Gemm, list[Offsets], int]]:
             most = min(most, max(least, _MOST_REPACKED // run))
             batches = min(batches, _whole_sixteens(max(1, _MOST_REPACKED // (run * min(extent, most)))))
         whole = problem.gram or problem.epilogue.bias == kind or extent <= most
-        # Pieces are about as long as each other.
+        # Pieces have about equal lengths.
         lengths.append(extent if whole else ceil_div(ceil_div(extent, ceil_div(extent, most)), _PIECE) * _PIECE)
     for m, rows in cut(problem.m, lengths[0]):
         for n, columns in cut(problem.n, lengths[1]):
@@ -230,7 +231,7 @@ def _pieces(problem: Gemm) -> Iterator[tuple[Gemm, list[Offsets], int]]:
 
 
 def split_batch(stage: SubProblem[Gemm]) -> Iterator[SubProblem[Gemm]]:
-    """Cut a batch into runs that the second dimension of a grid counts."""
+    """Split a batch into runs that fit in a grid's second dimension."""
     problem, offsets = stage.problem, stage.offsets
     sizes = (problem.dtype.itemsize,) * 2 + (problem.d_dtype.itemsize,) * 2
     axis = Axis(problem.batch, total([problem.batch_strides], sizes))
@@ -246,12 +247,12 @@ def split_batch(stage: SubProblem[Gemm]) -> Iterator[SubProblem[Gemm]]:
 
 
 def _whole_sixteens(count: int) -> int:
-    """Round down to a multiple of 16, after which operands are as aligned as at first; below 16 to 1, 2, 4 or 8."""
+    """Round down to a multiple of 16, which keeps the operands' alignment; below 16, to 1, 2, 4 or 8."""
     return count // 16 * 16 or 1 << (count.bit_length() - 1)
 
 
 def _may_be_repacked(problem: Gemm, align: int, strides: Strides) -> bool:
-    """Tell whether tensor cores take an operand as a copy: it is off 16 bytes, or of tf32 and not contiguous along k.
+    """Tell whether tensor cores need a copy of an operand: one off 16 bytes, or of tf32 and not contiguous along k.
 
     ``strides`` are those along k and across it.
     """
@@ -262,9 +263,9 @@ def _may_be_repacked(problem: Gemm, align: int, strides: Strides) -> bool:
 
 
 def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Return batch strides, and (row, column) strides, of an input.
+    """Return the batch strides and the (row, column) strides of an input.
 
-    ``missing`` is the end where a vector lacks its axis.
+    ``missing`` is the position at which a vector lacks an axis.
     """
     strides = tuple(x.strides)
     if missing is not None:
@@ -274,7 +275,7 @@ def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ..
 
 
 def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Return batch and (row, column) strides of C or D, whose vector axes the array API has dropped."""
+    """Return the batch strides and the (row, column) strides of C or D, whose vector axes the array API drops."""
     strides = list(broadcast_strides(x.shape, x.strides, len(shape)))
     column = strides.pop() if len(b.shape) > 1 else 0
     row = strides.pop() if len(a.shape) > 1 else 0
@@ -282,10 +283,10 @@ def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[t
 
 
 def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
-    """Join the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
+    """Merge the last batch axis into the rows if B is shared: one tall product fills the GPU better than many.
 
-    Those with a long k stay narrow: a kernel for them reads B once per product and is still many times faster. A bias
-    that has an element for each row is the same for every product of a batch.
+    Products with a long k stay narrow: the kernel for them reads B once per product and is still many times faster. A
+    bias with one element per row is the same for every product of a batch.
     """
     if not axes or problem.epilogue.bias == "column":
         return problem, axes
@@ -309,7 +310,7 @@ def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
 
 
 def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
-    """Tell whether B, from the address where A starts, is A's transpose, in every product of the batch."""
+    """Tell whether B starts at A's address and is A's transpose in every product of the batch."""
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     return (
         problem.m == problem.n
@@ -323,8 +324,8 @@ def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
 def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
     """Compute the alignment of every contiguous row or column of A, B and D: a power of two, at most 16 bytes.
 
-    ``starts`` have the bits of their first addresses, and that of 16. A stride of 1 inside a row does not count. Of an
-    operand whose strides are both 1, as sliding windows have, the other one steps from row to row.
+    ``starts`` are bit unions of the operands' first addresses and 16. The contiguous stride of 1 does not count. If
+    both strides are 1, as in sliding windows, one of them counts as the step from row to row.
     """
     extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
     strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)

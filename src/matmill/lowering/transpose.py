@@ -1,7 +1,7 @@
-"""From the shapes and strides of transpose+add to problems: D = alpha * X transposed + beta * Y, element by element.
+"""Shapes and strides of transpose-add to problems: D = alpha * X transposed + beta * Y, element by element.
 
-By D's indices, all operands are arrays of D's shape. Dimensions with regular strides in all of them become one. The
-last two of those left are the rows and columns of matrices, exchanged where D's row stride is less than its column
+All operands are indexed as D is, as arrays of D's shape. Dimensions with regular strides in all of them are merged. The
+last two that remain are the rows and columns of matrices, exchanged where D's row stride is less than its column
 stride.
 """
 
@@ -35,26 +35,25 @@ from matmill.lowering.axes import (
 )
 from matmill.problem import Geam, View
 
-#: Bytes to which alignment is told.
+#: The largest alignment in bytes that problems distinguish.
 _ALIGN = 16
-#: Kernels count rows and columns in 32 bits, and tiles reach past the end.
+#: The most rows or columns: kernels count them in 32 bits, and tiles exceed the end.
 _LONGEST = 2**30
-#: Long vectors are cut into this many columns, where that makes as many rows as tiles have: one row would leave the
-#: rest of each tile empty. The start of every row is a multiple of 16 bytes from the first.
+#: Long vectors are folded into this many columns if that yields as many rows as tiles have: a single row would leave
+#: most of each tile empty. All rows start a multiple of 16 bytes after the first.
 _FOLDED, _FOLDED_ROWS = 1024, 128
-#: Vectors of the least number of small matrices that are whole vectors together, and how many small matrices a
-#: grid's first dimension, the long one, may count.
+#: The least total of small matrices in vectors, and the most of them that grid.x can count.
 _SMALL, _MOST_SMALL = 2048, 2**31 - 1
 
-#: Rows, columns, and the offsets at which such a matrix starts, in elements.
+#: Rows, columns, and the offsets in elements where such a matrix starts.
 _Part: TypeAlias = tuple[Axis, Axis, list[Offsets]]
 _X, _Y, _D = 0, 1, 3
 
 
 def many_small(problem: Geam) -> str | None:
-    """Say why a problem is not one of many small packed matrices, one operand's transposed, or None.
+    """Say why a problem does not consist of many small packed matrices with one operand transposed, or return None.
 
-    A block takes chunks of them.
+    A block takes chunks of such matrices.
     """
     names, problem = ("YX" if problem.y_transposed else "XY"), problem.transposed_first
     m, n = problem.m, problem.n
@@ -65,7 +64,7 @@ def many_small(problem: Geam) -> str | None:
     views = (problem.x, (1, m)), (problem.y or along, (n, 1)), (problem.d, (n, 1))
     for name, (view, wanted) in zip((*names, "D"), views, strict=True):
         steps = zip(view.strides, wanted, (m, n), strict=True)
-        # A stride that is never stepped over may be any.
+        # The stride of a dimension with extent 1 may be anything.
         if view.batch != m * n or not all(own == right or extent == 1 for own, right, extent in steps):
             return f"{name} with strides {view.strides} and {view.batch} between matrices is not packed"
     return None
@@ -77,7 +76,7 @@ def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = (
 
     Raises :class:`~matmill.errors.ShapeError`.
 
-    ``names`` are those of the two arrays in messages.
+    ``names`` are the names of the two arrays in messages.
 
     >>> transpose_shape((3, 4)), transpose_shape((5, 1, 3, 4), (6, 4, 3))
     ((4, 3), (5, 6, 4, 3))
@@ -108,9 +107,9 @@ def lower_transpose(
 ) -> tuple[SubProblem[Geam], ...]:
     """Return the stages that compute D = alpha * X transposed + beta * Y.
 
-    ``d`` has the shape that :func:`transpose_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
-    of 1 means that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which
-    times 0 is no NaN. An empty result needs none.
+    ``d`` has the shape that :func:`transpose_shape` returns, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
+    of 1 moves bits, and an ``alpha`` of 0 sets D to 0: one element of X is then read as an integer, because NaN times 0
+    would be NaN. An empty result has no stages.
     """
     if not all(d.shape):
         return ()
@@ -150,7 +149,7 @@ def lower_transpose(
 
 
 def _batched(problem: Geam, axis: Axis) -> Geam:
-    """Repeat a problem as often as ``axis`` says, one step of it apart."""
+    """Return the problem repeated along ``axis``."""
     y = None if problem.y is None else replace(problem.y, batch=axis.strides[_Y])
     x, d = replace(problem.x, batch=axis.strides[_X]), replace(problem.d, batch=axis.strides[_D])
     return replace(problem, batch=axis.extent, x=x, y=y, d=d)
@@ -161,7 +160,7 @@ def _swapped(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
-    """Yield the matrix in parts that a kernel takes, those of one size together."""
+    """Yield the pieces of a matrix that a kernel takes, those of one size together."""
     pairs = [(rows, columns, NO_AXIS.strides)]
     if rows.extent == 1 and columns.extent >= _FOLDED * _FOLDED_ROWS:
         whole, rest = divmod(columns.extent, _FOLDED)
@@ -176,7 +175,7 @@ def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
 
 
 def _view(operand: Operand | None, which: int, d: Operand, axes: Sequence[Axis]) -> View:
-    """Say how one operand is stored: ``axes`` are those of the batch, rows and columns."""
+    """Return the layout of one operand: ``axes`` are those of the batch, rows and columns."""
     if operand is None:
         return View((0, 0))
     *batch, rows, columns = axes

@@ -1,1 +1,1 @@
-"""Results as pages of HTML: one file each, without scripts and without anything from a network."""
+"""HTML pages of results: one file each, without scripts and without resources from a network."""

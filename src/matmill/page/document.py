@@ -1,6 +1,6 @@
-"""The parts that pages are made of: the document with its style, tables, bars, plots on logarithmic axes.
+"""The parts of pages: the document with its style, tables, bars, and plots on logarithmic axes.
 
-A page has no script: it is links, ``details`` and style, so that it works from the keyboard, in print and in a mail.
+A page has no script, only links, ``details`` and style, so that it works from the keyboard, in print and in a mail.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], lead: str = "
 
 
 def table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]], classes: str = "") -> str:
-    """Return a table of cells that are HTML; ``headings`` are (text, whether the column has numbers)."""
+    """Return a table whose cells are HTML; ``headings`` are (text, whether the column has numbers)."""
     numeric = [' class="n"' if right else "" for _, right in headings]
     head = "".join(f'<th scope="col"{n}>{escape(text)}</th>' for (text, _), n in zip(headings, numeric, strict=True))
     body = "\n".join(
@@ -82,7 +82,7 @@ def table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]], c
 
 
 def bar(value: float, most: float, label: str, *, width: float = 12, over: bool = False) -> str:
-    """Return a bar as wide as ``value`` is of ``most``, of at most ``width`` em, for readers by ear ``label``."""
+    """Return a bar, ``width`` em long for ``value == most``, with ``label`` for screen readers."""
     if most <= 0 or value <= 0:
         return ""
     share = min(1.0, value / most)
@@ -91,7 +91,7 @@ def bar(value: float, most: float, label: str, *, width: float = 12, over: bool 
 
 
 def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth: float, memory: str) -> str:
-    """Return a roofline as SVG: ``points`` are (name, FLOP per byte, attainable FLOP/s), axes are logarithmic."""
+    """Return a roofline as SVG with logarithmic axes; ``points`` are (name, FLOP per byte, attainable FLOP/s)."""
     wide, high, left, bottom = 560, 300, 60, 40
     balance = peak / bandwidth
     intensities = [x for _, x, _ in points if x > 0]

@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def page(report: LaunchReport) -> str:
-    """Return the page, complete in itself."""
+    """Return a page without external resources."""
     sections = (
         ("hazards", "Hazards", _hazards(report)),
         ("source", "Source, with counts per line", _source(report)),
@@ -46,12 +46,12 @@ def page(report: LaunchReport) -> str:
 
 
 def _anchor(location: str) -> str:
-    """Return the identity of a source line."""
+    """Return the HTML identity of a source line."""
     return "L-" + re.sub(r"[^\w.-]", "_", location)
 
 
 def _link(report: LaunchReport, location: str) -> str:
-    """Return a source line as a link, where the page shows it."""
+    """Return a source line as a link, if the page shows it."""
     shown = escape(location)
     return f'<a href="#{_anchor(location)}">{shown}</a>' if location in report.source else shown
 
@@ -89,7 +89,7 @@ def _hazards(report: LaunchReport) -> str:
 
 
 def _named(report: LaunchReport) -> list[str]:
-    """Return the files that have something to show, with the lines of all of them in order."""
+    """Return the files with anything to show, with all their lines in order."""
     used = {location.rpartition(":")[0] for location in report.by_line}
     used |= {where.rpartition(":")[0] for _, locations in grouped(report.hazards) for where in locations}
     if all(location.startswith("PTX line") for location in report.source):
@@ -225,7 +225,7 @@ def _mix(report: LaunchReport) -> str:
 
 
 def _arch_of(report: LaunchReport) -> Arch:
-    """Return the GPU of the table that the PTX is for."""
+    """Return the GPU in the table that the PTX was compiled for."""
     target = re.search(r"\.target\s+(\w+)", report.ptx)
     known = [get(DEFAULT), *ARCHES.values()]
     return next((each for each in known if target is not None and each.target == target[1]), known[0])
@@ -273,7 +273,7 @@ def _counts(report: LaunchReport) -> str:
 
 
 def write_pages(folder: Path, test: str, reports: Iterable[LaunchReport]) -> None:
-    """Write a page of each launch of a test into a folder, and the folder's index anew."""
+    """Write a page for each launch of a test into a folder, and rewrite the folder's index."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "_", test)
     for number, report in enumerate(reports, 1):

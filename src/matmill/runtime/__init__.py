@@ -1,1 +1,1 @@
-"""Where launches run on a GPU: the driver, device memory, launches as the driver reads them, what a stream keeps."""
+"""Launches on a GPU: the driver, device memory, launches in the driver's format, and buffers per stream."""

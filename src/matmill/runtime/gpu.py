@@ -1,7 +1,7 @@
 """The CUDA executor: device memory through the driver's bindings, kernels through cuda-core, launches through ctypes.
 
-Nothing of CUDA is touched at import. :func:`unavailable` asks the driver's library directly, through ctypes, because
-cuda-core's first failure on a machine without a driver can leave the next call hanging.
+Importing this file does not load CUDA. :func:`unavailable` calls the driver's library directly, through ctypes: on a
+machine without a driver, cuda-core's first failure can make the next call hang.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from matmill.tensor_map import encode
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
-#: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
+#: Launch shapes cached per GPU. Preparing a dropped one again takes some microseconds.
 _MOST_PREPARED = 4096
 
 #: (float32, float64) lanes per SM by compute capability, for GPUs that ``arch`` does not list (CUDA programming guide,
@@ -41,18 +41,18 @@ _MOST_PREPARED = 4096
 _LANES = {(7, 5): (64, 2), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
 _LANES_OTHERWISE = (128, 2)
 
-#: Errors that a context stays with, after which no kernel of it runs (CUDA driver API, ``CUresult``: "must be
-#: terminated and relaunched", and a context that is gone); and what ``cuEventQuery`` says of work that is over.
+#: _LOST: CUresult codes after which the context runs no kernel (CUDA driver API: "must be terminated and relaunched",
+#: and a destroyed context). _OVER: what ``cuEventQuery`` returns once work is finished.
 _LOST = frozenset({4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
 _OVER = _LOST | {0}
-#: CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers where the thread has no context, or
-#: another one than the function.
+#: CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: a launch returns them if the thread has no context, or
+#: another one than the function's.
 _ELSEWHERE = frozenset({201, 400})
 
 
 @cache
 def unavailable() -> str | None:
-    """Return the reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
+    """Return why no GPU can be used, or None if one can. Determined once per process; never raises."""
     try:
         library = load_driver()
     except OSError:
@@ -84,7 +84,7 @@ def _reason(driver: ctypes.CDLL, status: int) -> str:
 
 
 class Prepared:
-    """One loaded kernel with the attributes that its launches set: what is left is to launch a frame."""
+    """A loaded kernel with the attributes of its launches, ready to launch frames."""
 
     def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
         self._gpu = gpu
@@ -110,8 +110,8 @@ class Prepared:
     def __call__(self, config: int, parameters: int) -> None:
         """Enqueue one of the ``calls`` of a :class:`~matmill.runtime.launch_frame.Frame` and return without waiting.
 
-        The calling thread's context may be any. Asking which it is takes half a microsecond, and the driver refuses a
-        function of another one: only then it is asked for.
+        The calling thread may have any context current. Querying it takes half a microsecond, so it is queried only
+        after the driver has refused a function of another context.
         """
         status = self._enqueue(config, self._function, parameters, None)
         if status:
@@ -119,7 +119,7 @@ class Prepared:
         self._gpu.last = self._what
 
     def _enqueue_within(self, config: int, parameters: int, status: int) -> None:
-        """Try once more in the GPU's own context, where ``status`` may be for want of it."""
+        """Retry in the GPU's own context, if ``status`` may mean that another one is current."""
         if status in _ELSEWHERE:
             with self._gpu.within():
                 status = self._enqueue(config, self._function, parameters, None)
@@ -135,7 +135,7 @@ class Prepared:
 
 
 class _Cell(threading.local):
-    """Where the driver writes a thread's current context."""
+    """Memory in which the driver stores a thread's current context."""
 
     def __init__(self) -> None:
         self.value = ctypes.c_void_p()
@@ -143,9 +143,9 @@ class _Cell(threading.local):
 
 
 class GPU:
-    """One NVIDIA GPU. ``GPU.get(index)`` gives the same object every time."""
+    """One NVIDIA GPU. ``GPU.get(index)`` always returns the same object."""
 
-    #: Whether a kernel has failed so that the driver refuses all that follows.
+    #: True after a kernel has failed so that the driver refuses everything that follows.
     lost = False
 
     def __init__(self, index: int) -> None:
@@ -163,7 +163,7 @@ class GPU:
         self._context_address = int(self._context)
         self._kernels: dict[tuple[bytes, str], Any] = {}
         self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
-        self._loading = threading.RLock()  # for `_kernels` and `_prepared`: loading lets other threads run
+        self._loading = threading.RLock()  # for `_kernels` and `_prepared`: other threads run while a kernel is loaded
         self._kept: dict[int, deque[tuple[Any, tuple[object, ...]]]] = {}
         self._captured: list[tuple[object, ...]] = []
         self._keeping = threading.Lock()
@@ -171,10 +171,10 @@ class GPU:
 
     @staticmethod
     def get(index: int = 0) -> GPU:
-        """Return the GPU with that number.
+        """Return the GPU with that index.
 
-        Raises :class:`~matmill.errors.NoGPUError` where none can be used, :class:`~matmill.errors.DeviceError` where
-        there are fewer.
+        Raises :class:`~matmill.errors.NoGPUError` if none can be used, :class:`~matmill.errors.DeviceError` if there is
+        none with that index.
         """
         reason = unavailable()
         if reason is not None:
@@ -186,10 +186,10 @@ class GPU:
         return Allocation(self, nbytes)
 
     def zeros(self, nbytes: int) -> Allocation:
-        """Return plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
+        """Return device memory filled with 0 when the call returns, also while a graph captures a stream."""
         with self.within(), self._relaxed():
             memory = self.empty(nbytes)
-            # On a stream of its own: the default stream may be tied to the one that is captured.
+            # On a separate stream, because the default stream may depend on the one that is captured.
             stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
             self.call("cuMemsetD8Async", memory.address, 0, nbytes, stream)
             self.call("cuStreamSynchronize", stream)
@@ -211,7 +211,7 @@ class GPU:
         return allocation
 
     def prepare(self, binary: Binary, launch: Launch) -> Prepared:
-        """Return the kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
+        """Return the kernel of ``binary``, loaded once, with the launch shape of ``launch`` but without arguments."""
         key = (binary, replace(launch, args=()))
         call = self._prepared.get(key)
         if call is None:
@@ -228,9 +228,9 @@ class GPU:
         return Frame(launches, names, self.arch, encode if self.arch.capability >= HOPPER else None)
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Enqueue ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
+        """Enqueue ``launch`` on ``stream``, in a form of :func:`~matmill.arrays.resolve_stream`, or the default stream.
 
-        Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
+        Returns without waiting. Raises :class:`~matmill.errors.LaunchError` with the names of kernel and launch.
         """
         prepared, frame = self.prepare(binary, launch), self.frame((launch,))
         frame.bind((), resolve_stream(stream) or 0)
@@ -238,22 +238,25 @@ class GPU:
         prepared(*frame.calls[0])
 
     def synchronize(self) -> None:
-        """Wait for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
+        """Wait for all work on this GPU.
+
+        The error of a kernel that failed is raised here, with the latest launch's name.
+        """
         self.call("cuCtxSynchronize")
         self.tidy()
 
     def order(self, before: int, after: int) -> None:
-        """Make the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
+        """Make the stream ``after`` wait for the present work of the stream ``before``. The host does not wait."""
         event = self._mark(before)
         self.call("cuStreamWaitEvent", after, event, 0)
         self.call("cuEventDestroy", event)
 
     def keep(self, owners: tuple[object, ...], stream: int) -> None:
-        """Hold ``owners`` until what is on the stream now has run, so that their memory outlives it.
+        """Hold ``owners`` until the present work of the stream is done, so that their memory outlives it.
 
-        They are let go by a later launch, allocation or wait on this GPU (:meth:`tidy`); the host does not wait. Where
-        a CUDA graph captures the stream nothing runs yet, and the graph may be launched at any time and often:
-        ``owners`` are then held for the life of the process.
+        A later launch, allocation or wait on this GPU releases them (:meth:`tidy`); the host does not wait. While a
+        CUDA graph captures the stream, ``owners`` are held for the life of the process: nothing runs yet, and the graph
+        may be launched at any time and repeatedly.
         """
         if int(self.call("cuStreamIsCapturing", stream)):
             self._captured.append(owners)
@@ -263,13 +266,13 @@ class GPU:
             self._kept.setdefault(stream, deque()).append((event, owners))
 
     def _mark(self, stream: int) -> Any:
-        """Return a new event, which happens once all that is on the stream now has run."""
+        """Return a new event, which completes after the present work of the stream."""
         event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
         self.call("cuEventRecord", event, stream)
         return event
 
     def tidy(self) -> None:
-        """Let go of what :meth:`keep` holds and is no longer used."""
+        """Release the objects held by :meth:`keep` whose streams have finished."""
         if self._kept:
             with self.within():
                 self._sweep()
@@ -277,12 +280,12 @@ class GPU:
     def _sweep(self) -> None:
         """Run :meth:`tidy` in this GPU's context."""
         if not self._keeping.acquire(blocking=False):
-            return  # another thread is at it
+            return  # another thread is doing this
         driver, over = self._driver, []
         with self._relaxed():
             try:
                 for stream, marks in list(self._kept.items()):
-                    # Those of one stream happen in turn, so that the first that has not is the last to be asked.
+                    # Events of one stream complete in order, so that the loop ends at the first one that has not.
                     while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
                         over.append(marks.popleft())
                         driver.cuEventDestroy(over[-1][0])
@@ -290,13 +293,13 @@ class GPU:
                         del self._kept[stream]
             finally:
                 self._keeping.release()
-            over.clear()  # with the lock released, because owners run code of their own as they go
+            over.clear()  # outside the lock, because releasing owners runs their code
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
         """Let this thread query, allocate and free while a graph captures a stream; the context must be current.
 
-        That would otherwise break the capture on any stream of the thread, or in the default mode of the process
+        Otherwise these calls would break the capture on any stream of the thread, or of the process in the default mode
         (cuThreadExchangeStreamCaptureMode).
         """
         driver = self._driver
@@ -304,7 +307,7 @@ class GPU:
         try:
             yield
         finally:
-            if mode is not None:  # as it is where a kernel has failed, which every call then answers
+            if mode is not None:  # None after a kernel has failed: then every call returns that error
                 driver.cuThreadExchangeStreamCaptureMode(mode)
 
     def allocate(self, nbytes: int) -> int:
@@ -323,14 +326,14 @@ class GPU:
             ) from error
 
     def free(self, address: int) -> None:
-        """Give device memory back. A lost context has none: finalisers of its memory, which may be many, are silent."""
+        """Free device memory. After a context is lost this does nothing, so that finalisers stay silent."""
         if self.lost:
             return
         with suppress(ContextLostError):
             self.call("cuMemFree", address)
 
     def enter(self) -> bool:
-        """Make this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
+        """Make this GPU's context current on the calling thread; return True if :meth:`leave` must undo it."""
         cell = self._cell
         self._current(cell.address)
         if cell.value.value == self._context_address:
@@ -344,7 +347,7 @@ class GPU:
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Work between :meth:`enter` and :meth:`leave`."""
+        """Run the body between :meth:`enter` and :meth:`leave`."""
         entered = self.enter()
         try:
             yield
@@ -353,14 +356,17 @@ class GPU:
                 self.leave()
 
     def call(self, name: str, *args: object) -> Any:
-        """Return one driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+        """Call a function of the driver in this GPU's context; return its result.
+
+        Raises :class:`~matmill.errors.LaunchError` where the function returns an error.
+        """
         with self.within():
             return self._demand(getattr(self._driver, name)(*args), name)
 
     def check(self, status: int, name: str) -> None:
-        """Raise :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success.
+        """Raise :class:`~matmill.errors.LaunchError` if ``status``, returned by the function ``name``, is an error.
 
-        A lost context is a :class:`~matmill.errors.ContextLostError`, whichever call meets it.
+        For a lost context it is a :class:`~matmill.errors.ContextLostError`, whatever the function.
         """
         if status in _LOST:
             self.lost = True
@@ -382,30 +388,30 @@ class GPU:
             )
 
     def function(self, binary: Binary, launch: Launch) -> int:
-        """Return the kernel of ``binary`` that ``launch`` names, loaded: its ``CUfunction`` in this GPU's context.
+        """Return the ``CUfunction`` of the kernel of ``binary`` that ``launch`` names, loaded in this GPU's context.
 
-        It is allowed the dynamic shared memory that the launch asks for.
+        It may use as much dynamic shared memory as a block can have.
         """
         with self.within():
             kernel = self._loaded(binary, launch.entry)
         if launch.dynamic_shared + binary.resources.shared > STATIC_SHARED:
-            # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
+            # As much as there is: other launches share the kernel's limit.
             most = self.arch.shared_per_block - binary.resources.shared
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
         return int(self.call("cuKernelGetFunction", kernel.handle))
 
     def _loaded(self, binary: Binary, entry: str) -> Any:
-        """Return an entry point of ``binary``, loaded once, in whatever context is current."""
+        """Return an entry point of ``binary``, loaded once, in the current context."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
-        # A kernel of several launches has all its entry points in one cubin.
+        # A kernel of several launches has all entry points in one cubin.
         key = (binary.cubin, entry)
         try:
-            # A second loading would replace the first, whose code is unloaded while its handle is in use.
+            # A second load would replace the first, and unload its code while its handle is in use.
             with self._loading:
                 if key not in self._kernels:
-                    # The object code is kept beside its kernel: unloading it would pull the code away.
+                    # The object code is kept with its kernel: freeing it would unload the code.
                     code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
                     self._kernels[key] = (code, code.get_kernel(entry))
                 return self._kernels[key][1]
@@ -423,7 +429,7 @@ class GPU:
         return values[0] if values else None
 
     def words(self, status: int) -> str:
-        """Return the driver's name and words for one of its errors, a ``CUresult``."""
+        """Return the driver's name and description of an error, a ``CUresult``."""
         try:
             known = self._driver.CUresult(status)
         except ValueError:  # newer than the bindings
@@ -432,10 +438,10 @@ class GPU:
         return f"{known.name}: {(text or b'').decode()}"
 
     def _recognise(self) -> Arch:
-        """Return the arch of this GPU: the table's where the model is in it, else one made of the driver's attributes.
+        """Return the arch of this GPU: the table's if it has the model, else one from the driver's attributes.
 
-        Some GPUs (those that share the host's memory, and virtual ones) report clocks of 0. Costs then take the
-        slowest clock and memory of the table: too slow is a cautious guess, and 0 is a rate that nothing has.
+        Some GPUs (those that share the host's memory, and virtual ones) report clocks of 0. The arch then has the
+        slowest clock and memory of the table, a cautious guess.
         """
 
         def ask(name: str) -> int:
@@ -446,12 +452,13 @@ class GPU:
         title = raw.split(b"\0")[0].decode()
         capability = (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR"))
         sms, clock = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
-        # Two transfers per memory clock, on a bus given in bits.
+        # Two transfers per memory clock, on a bus whose width is in bits.
         dram = 2 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
         plain = re.sub(r"[^a-z0-9]", "", title.lower())
         for known in ARCHES.values():
             if known.name.replace("-", "") in plain and (known.capability, known.sms) == (capability, sms):
-                # Models come with several memories (A100 with 40 or 80 GB): beyond 15%, the driver's figure is right.
+                # One model may have several memories (A100 with 40 or 80 GB): if they differ by more than 15%, the
+                # driver is right.
                 near = not dram or abs(known.dram_bytes_per_s / dram - 1) < 0.15
                 return known if near else replace(known, title=title, dram_bytes_per_s=dram)
         clock = clock or min(known.boost_hz for known in ARCHES.values())
@@ -478,7 +485,7 @@ class GPU:
 
 
 def no_gpu(argument: str, got: str) -> NoGPUError:
-    """Return the error for a GPU that was demanded where none can be used."""
+    """Return the error for a call that requires a GPU where none can be used."""
     return NoGPUError(
         argument=argument,
         got=got,

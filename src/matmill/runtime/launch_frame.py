@@ -1,4 +1,4 @@
-"""Launches in memory as the driver reads them, so that what changes from call to call is all that a call must write."""
+"""Launches in memory in the driver's format, so that a call only writes what differs from the last one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matmill.errors import LaunchError
 from matmill.kernel import ceil_div
 from matmill.launch import HOPPER, Argument, Encode, Launch, Pointer, TensorMap, in_memory, size_and_alignment
 
-#: The largest alignment of a parameter, that of a tensor map.
+#: The largest alignment of a parameter: a tensor map's.
 _ALIGN = TensorMap.ALIGN
 #: Bytes of all parameters of a kernel (CUDA C++ programming guide, "__global__ Function Parameters").
 _MOST_BYTES = 4096
@@ -45,17 +45,17 @@ class _LaunchConfig(ctypes.Structure):
 
 
 class Frame:
-    """Launches that follow each other, with their parameters.
+    """Consecutive launches, with their parameters.
 
-    Every value has a slot of its own size and alignment, and every launch an array of its parameters' slots, in their
-    order. Pointers with one of ``names`` share one slot by name, which :meth:`bind` writes; tensor maps of such
-    pointers are encoded anew by it where the address is another one; all else is written once. ``calls`` has, for each
-    launch, the addresses of its ``CUlaunchConfig`` and of its array. ``arch`` is the GPU that they are for: launches
-    with ``pdl`` overlap the one before them where it can, and shared memory is kept only for the blocks that each of
-    its SMs gets, see ``Launch.resident``. ``encode`` makes the bytes of a tensor map.
+    Every value has a slot of its size and alignment, and every launch an array with the addresses of its parameters'
+    slots. Pointers with one of ``names`` share one slot per name, which :meth:`bind` writes. It also encodes their
+    tensor maps again if the address has changed. All other slots are written once. ``calls`` has, for each launch, the
+    addresses of its ``CUlaunchConfig`` and of its array. ``arch`` is the GPU of the launches: those with ``pdl``
+    overlap their predecessor if it supports that, and ``Launch.resident`` is applied to its number of SMs. ``encode``
+    returns the bytes of a tensor map.
 
-    A frame serves one launch at a time: threads that launch at the same time need one each. The driver has read it
-    when the launch returns.
+    A frame serves one launch at a time: threads that launch concurrently need one each. When a launch returns, the
+    driver has read it.
 
     Raises :class:`~matmill.errors.LaunchError` for parameters that a kernel cannot have.
     """
@@ -68,8 +68,8 @@ class Frame:
         encode: Encode | None = None,
     ) -> None:
         self._encode = encode or _no_encoder
-        self._maps: list[tuple[int, int, TensorMap]] = []  # offset, index of the name, and what to encode
-        self._encoded: dict[int, int] = {}  # what address a map was encoded for, by its offset
+        self._maps: list[tuple[int, int, TensorMap]] = []  # offset, index of the name, and the tensor map
+        self._encoded: dict[int, int] = {}  # the address for which the map at an offset was encoded
         size = 8 * len(names) + sum(_slot_bytes(launch) for launch in launches)
         self._buffer = ctypes.create_string_buffer(size + _ALIGN)
         self._first = -ctypes.addressof(self._buffer) % _ALIGN
@@ -77,7 +77,9 @@ class Frame:
         self._free = self._first + 8 * len(names)
         self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
         self._stream = 0
-        self._attributes = [_attributes(launch, arch) for launch in launches]  # for as long as configs point to them
+        self._attributes = [
+            _attributes(launch, arch) for launch in launches
+        ]  # kept alive, because configs point to them
         for attributes, config in zip(self._attributes, self._configs, strict=True):
             config.attributes, config.attribute_count = ctypes.addressof(attributes), len(attributes)
         start = ctypes.addressof(self._buffer)
@@ -89,7 +91,7 @@ class Frame:
         )
 
     def bind(self, addresses: Sequence[int], stream: int) -> None:
-        """Set what the pointers of ``names`` point to, in their order, and the stream with that handle."""
+        """Set the addresses of the pointers in ``names``, in order, and the stream's handle."""
         self._write(self._buffer, self._first, *addresses)
         if self._maps:
             self._encode_maps(addresses)
@@ -105,7 +107,7 @@ class Frame:
                 self._encoded[offset] = addresses[index]
 
     def _slot(self, arg: Argument, names: Sequence[str]) -> int:
-        """Return the offset of the argument's slot, which is written here where :meth:`bind` does not do so."""
+        """Return the offset of the argument's slot, and write the slot unless :meth:`bind` will."""
         if isinstance(arg, Pointer) and arg.name in names:
             return self._first + 8 * names.index(arg.name)
         size, align = size_and_alignment(arg)
@@ -129,7 +131,7 @@ class Frame:
 
 
 def _slot_bytes(launch: Launch) -> int:
-    """Count the bytes that the launch's parameters take at most, each at a multiple of its alignment."""
+    """Return an upper bound of the bytes of a launch's parameters, each at a multiple of its alignment."""
     sizes = [size_and_alignment(arg) for arg in launch.args]
     total = sum(size for size, _ in sizes)
     if total > _MOST_BYTES:
@@ -152,7 +154,7 @@ def _no_encoder(tensor: TensorMap, _address: int) -> bytes:
 
 
 def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
-    """Return what ``launch`` asks of a driver for ``arch`` besides its shape."""
+    """Return the launch attributes of ``launch`` on ``arch``."""
     result: dict[int, tuple[int, ...]] = {}
     if launch.cluster != (1, 1, 1):
         result[_CLUSTER] = launch.cluster
@@ -162,7 +164,7 @@ def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
         blocks = ceil_div(launch.blocks, arch.sms)
         kept = arch.carveout(blocks, launch.dynamic_shared) if blocks <= launch.resident else None
         if kept is not None:
-            result[_CARVEOUT] = (100 * kept // arch.shared_per_sm,)  # which the driver rounds up to what there is
+            result[_CARVEOUT] = (100 * kept // arch.shared_per_sm,)  # the driver rounds this up to a possible size
     attributes = (_Attribute * len(result))()
     for attribute, (name, values) in zip(attributes, result.items(), strict=True):
         attribute.id = name

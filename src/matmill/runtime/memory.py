@@ -1,4 +1,4 @@
-"""Memory of a GPU, and copies between it and NumPy's."""
+"""A GPU's memory, and copies between it and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from matmill.launch import Pointer
 
 
 class Driver(Protocol):
-    """What gives memory and copies it: :class:`matmill.runtime.gpu.GPU`."""
+    """The functions that memory needs: an interface of :class:`matmill.runtime.gpu.GPU`."""
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of new memory."""
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the driver."""
 
 
 class Allocation:
-    """Device memory of one GPU, freed on :meth:`close` or when the last reference goes. A context manager."""
+    """Device memory of one GPU, freed by :meth:`close` or with the last reference. A context manager."""
 
     def __init__(self, gpu: Driver, nbytes: int) -> None:
         self.nbytes = nbytes
         self.gpu = gpu
-        # The driver refuses to allocate nothing; a kernel on empty arrays is never launched, so one byte serves.
+        # The driver refuses to allocate 0 bytes. Kernels on empty arrays are never launched, so one byte serves.
         self.address = gpu.allocate(max(1, nbytes))
         self._free = weakref.finalize(self, gpu.free, self.address)
 
@@ -41,7 +41,7 @@ class Allocation:
         self.close()
 
     def pointer(self, name: str, offset: int = 0) -> Pointer:
-        """Return the address ``offset`` bytes from the start, named for messages."""
+        """Return the address ``offset`` bytes from the start, with a name for messages."""
         return Pointer(name, self.address + offset)
 
     def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -59,16 +59,16 @@ class Allocation:
         return array
 
     def fill_bytes(self, value: int) -> None:
-        """Set every byte; done when the call returns."""
+        """Set every byte; complete when the call returns."""
         if self.nbytes:
             self.gpu.call("cuMemsetD8", self.address, value, self.nbytes)
             self.gpu.call("cuStreamSynchronize", 0)
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Copy a packed NumPy array to the start; done when the call returns."""
+        """Copy a packed NumPy array to the start; complete when the call returns."""
         if array.nbytes:
             self.gpu.call("cuMemcpyHtoD", self.address, array.ctypes.data, array.nbytes)
-            # From pageable memory the copy may return before the last bytes have landed.
+            # A copy from pageable memory may return before the last bytes have arrived.
             self.gpu.call("cuStreamSynchronize", 0)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Device memory of each stream: a counter in which a launch counts its blocks, and a workspace for their partial sums.
+"""Device memory of each stream: a counter for the blocks of a launch, and a workspace for their partial sums.
 
-Launches of one stream follow each other, so they share one allocation, and a call allocates nothing. A captured graph
-may be launched on any stream, beside others: every launch in it has a counter of its own, for the life of the process,
-and a workspace that its caller brings.
+Launches of one stream follow each other and share one allocation, so that a call allocates nothing. A captured graph
+may be launched on any stream, concurrently with others: every launch in it has its own counter, for the life of the
+process, and its caller provides the workspace.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 
-#: Addresses of a workspace, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
+#: Addresses of a workspace (0 if the caller must provide it) and of a counter, which is 0 between launches.
 StreamBuffers: TypeAlias = tuple[int, int]
 
-#: Bytes from counter to counter, so that what follows one is aligned; and those allocated at a time.
+#: Bytes from counter to counter, which keep each aligned, and bytes per allocation of counters.
 _WORD, _SLAB = 16, 64 * 1024
-#: Streams that have a workspace; a program with more makes and drops streams, and would never use theirs again.
+#: The most streams with a workspace. A program with more creates and destroys streams, and never uses theirs again.
 _MOST_WORKSPACES = 64
-#: In place of a number for the default stream, which no graph captures, so that nothing is asked of it.
+#: The default stream's key. No graph captures it, so the driver need not be called.
 _DEFAULT = -1
 
 
 class _Answer(threading.local):
-    """Where the driver writes what a thread asks of a stream."""
+    """Memory in which the driver stores what a thread queries of a stream."""
 
     def __init__(self) -> None:
         self.value = ctypes.c_uint64()
@@ -50,9 +50,9 @@ class Scratch:
         self._free = range(0)  # addresses of counters
 
     def find(self, stream: int) -> StreamBuffers:
-        """Find the buffers for the next launch on the stream with that handle.
+        """Return the buffers for the next launch on the stream with that handle.
 
-        Raises :class:`~matmill.errors.LaunchError` where the driver knows no such stream, or has no memory.
+        Raises :class:`~matmill.errors.LaunchError` if the driver knows no such stream, or has no memory.
         """
         if not stream:
             return self._of_stream.get(_DEFAULT) or self._make(_DEFAULT)
@@ -63,7 +63,8 @@ class Scratch:
             gpu.check(self._is_capturing(stream, answer.address), "cuStreamIsCapturing")
             if answer.value.value:
                 return 0, self._counter()
-            # By a number that no later stream gets: a handle may come again while work of its last stream goes on.
+            # By the driver's number, which is never reused: a handle may be, while work of its former stream is in
+            # flight.
             gpu.check(self._stream_id(stream, answer.address), "cuStreamGetId")
             number = answer.value.value
             return self._of_stream.get(number) or self._make(number)
@@ -72,7 +73,7 @@ class Scratch:
                 gpu.leave()
 
     def _make(self, number: int) -> StreamBuffers:
-        """Make the buffers for a stream that was not met before, by two threads at a time perhaps."""
+        """Create the buffers for a new stream; two threads may do so at the same time."""
         counter = self._counter()
         with self._making:
             if number not in self._of_stream:
@@ -81,7 +82,7 @@ class Scratch:
             return self._of_stream[number]
 
     def _counter(self) -> int:
-        """Return one that nobody has."""
+        """Return the address of an unused counter."""
         with self._making:
             if not self._free:
                 first = self._zeros(_SLAB)
@@ -97,5 +98,5 @@ class Scratch:
 
 @cache
 def scratch(gpu: GPU) -> Scratch:
-    """Return that of ``gpu``, the same object every time."""
+    """Return the scratch of ``gpu``, always the same object."""
     return Scratch(gpu)

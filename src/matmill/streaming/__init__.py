@@ -1,7 +1,7 @@
 """Inner products of arrays and files larger than a GPU's memory, through buffers of fixed size.
 
-:func:`plan_stream` says how the product is cut, :func:`stream_inner` does it on a :class:`Device` with the launches
-that :func:`inner_steps` gives.
+:func:`plan_stream` splits the product into chunks, and :func:`stream_inner` computes it on a :class:`Device` with the
+launches of :func:`inner_steps`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What streaming asks of a GPU, and a GPU that does it: two streams, events between them, page-locked memory."""
+"""The interface of a GPU for streaming, and its implementation: two streams, their events, page-locked memory."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from matmill.runtime.gpu import GPU
 Bytes = NDArray[np.uint8]
 
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-_BY_ITSELF = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, where others may be working
+_BY_ITSELF = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, which others may use
 
 
 class Device(Protocol):
-    """Memory, streams and events; all that enqueues returns at once. Streams and events are handles of its own."""
+    """Memory, streams and events. Functions that enqueue return at once. Streams and events are opaque handles."""
 
     def pin(self, nbytes: int) -> Bytes:
-        """Return page-locked host memory, from which copies run beside kernels."""
+        """Return page-locked host memory, from which copies overlap with kernels."""
 
     def unpin(self, memory: Bytes) -> None:
-        """Give it back."""
+        """Free page-locked memory."""
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of device memory, aligned to 256 bytes."""
 
     def free(self, address: int) -> None:
-        """Give it back."""
+        """Free device memory."""
 
     def stream(self) -> Any:
         """Return a new stream."""
 
     def end_stream(self, stream: Any) -> None:
-        """Give it back."""
+        """Destroy a stream."""
 
     def event(self) -> Any:
-        """Return a new event, which counts as passed until it is recorded."""
+        """Return a new event, which counts as complete until it is recorded."""
 
     def end_event(self, event: Any) -> None:
-        """Give it back."""
+        """Destroy an event."""
 
     def clear(self, address: int, nbytes: int, stream: Any) -> None:
         """Enqueue setting all bytes to zero."""
@@ -59,27 +59,27 @@ class Device(Protocol):
         """Enqueue a kernel."""
 
     def record(self, event: Any, stream: Any) -> None:
-        """Let the event mark what is on the stream now."""
+        """Record the event after the present work of the stream."""
 
     def after(self, event: Any, stream: Any) -> None:
-        """Let the stream wait for the event."""
+        """Make the stream wait for the event."""
 
     def wait(self, event: Any) -> None:
-        """Let the host wait for the event."""
+        """Make the host wait for the event."""
 
     def drain(self, stream: Any) -> None:
-        """Let the host wait for all that is on the stream."""
+        """Make the host wait for all work on the stream."""
 
 
 class OnGPU:
-    """A :class:`Device` on a GPU, by the driver's own calls; every failure is a LaunchError."""
+    """The :class:`Device` of a GPU, by driver calls; every failure is a LaunchError."""
 
     def __init__(self, gpu: GPU) -> None:
         self._gpu = gpu
         self._call = gpu.call
 
     def free_bytes(self) -> int:
-        """Return device memory that is free now."""
+        """Return the bytes of device memory that are free now."""
         return int(self._call("cuMemGetInfo"))
 
     def pin(self, nbytes: int) -> Bytes:
@@ -88,7 +88,7 @@ class OnGPU:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def unpin(self, memory: Bytes) -> None:
-        """Give it back."""
+        """Free page-locked memory."""
         self._call("cuMemFreeHost", memory.ctypes.data)
 
     def allocate(self, nbytes: int) -> int:
@@ -107,15 +107,15 @@ class OnGPU:
             ) from error
 
     def free(self, address: int) -> None:
-        """Give it back."""
+        """Free device memory."""
         self._gpu.free(address)
 
     def stream(self) -> Any:
-        """Return a new stream, which does not wait for the default one."""
+        """Return a new stream that does not wait for the default stream."""
         return self._call("cuStreamCreate", _BY_ITSELF)
 
     def end_stream(self, stream: Any) -> None:
-        """Give it back."""
+        """Destroy a stream."""
         self._call("cuStreamDestroy", stream)
 
     def event(self) -> Any:
@@ -123,7 +123,7 @@ class OnGPU:
         return self._call("cuEventCreate", _NO_TIMING)
 
     def end_event(self, event: Any) -> None:
-        """Give it back."""
+        """Destroy an event."""
         self._call("cuEventDestroy", event)
 
     def clear(self, address: int, nbytes: int, stream: Any) -> None:
@@ -143,17 +143,17 @@ class OnGPU:
         self._gpu.launch(binary, launch, int(stream))
 
     def record(self, event: Any, stream: Any) -> None:
-        """Let the event mark what is on the stream now."""
+        """Record the event after the present work of the stream."""
         self._call("cuEventRecord", event, stream)
 
     def after(self, event: Any, stream: Any) -> None:
-        """Let the stream wait for the event."""
+        """Make the stream wait for the event."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def wait(self, event: Any) -> None:
-        """Let the host wait for the event."""
+        """Make the host wait for the event."""
         self._call("cuEventSynchronize", event)
 
     def drain(self, stream: Any) -> None:
-        """Let the host wait for all that is on the stream."""
+        """Make the host wait for all work on the stream."""
         self._call("cuStreamSynchronize", stream)

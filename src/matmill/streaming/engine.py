@@ -33,7 +33,7 @@ from matmill.streaming.plan import BUFFERS, Chunk, StreamPlan
 from matmill.streaming.sources import Source
 from matmill.streaming.steps import Launches, Steps
 
-#: Told how many bytes of E and F have been read, and how many there are.
+#: Called with the bytes of E and F that have been read, and with all of them.
 Progress: TypeAlias = Callable[[int, int], None]
 
 #: More threads than this only wait for the same memory.
@@ -55,22 +55,22 @@ def stream_inner(
 ) -> NDArray[Any]:
     """Return ``alpha * e @ f + beta * c`` as a fresh array (m, n), for E (m, k), F (k, n), C (m, n) of one dtype.
 
-    Strides may be anything; ``f`` is not read where the plan says that it is E's transpose, ``c`` not where it is
-    None or beta is 0, ``e`` and ``f`` not where alpha is 0. Page-locked memory on the host stays within the plan's
-    budget and the size of D twice over.
+    Strides may be anything. ``f`` is not read if the plan is for a Gram matrix, ``c`` not if beta is 0 or it is None,
+    ``e`` and ``f`` not if alpha is 0. Page-locked memory on the host is at most the plan's budget and twice the size of
+    D.
 
-    Whatever goes wrong, threads are joined and all memory is given back before this raises:
-    :class:`~matmill.errors.LaunchError` for the GPU and for memory,
-    :class:`~matmill.errors.TruncatedFileError` and ``OSError`` for files, and what ``progress`` raises.
+    On any error, threads are joined and all memory is freed before this raises: :class:`~matmill.errors.LaunchError`
+    for the GPU and for memory, :class:`~matmill.errors.TruncatedFileError` and ``OSError`` for files, and what
+    ``progress`` raises.
     """
-    # Threads and streams come to rest before any memory that they use is given back.
+    # Threads and streams stop before the memory that they use is freed.
     with _Held() as memory, _Held() as work:
         stream = _Stream(memory, work, device, plan, steps)
         return stream.run(e, f, c=c if beta else None, alpha=alpha, beta=beta, progress=progress)
 
 
 class _Held(ExitStack[None]):
-    """What must be given back. Calls of the driver that then fail after an error only echo it, and are not raised."""
+    """Resources to be released. After an error, failing driver calls only repeat it, and are not raised."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -84,7 +84,7 @@ class _Held(ExitStack[None]):
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Page-locked memory and its counterpart on the device; ``copied`` and ``summed`` mark the latest use of each."""
+    """Page-locked memory and its counterpart on the device; events ``copied`` and ``summed`` mark their latest use."""
 
     host: Bytes
     address: int
@@ -113,7 +113,7 @@ class _Stream:
         beta: float,
         progress: Progress | None,
     ) -> NDArray[Any]:
-        """Return the result, in memory of its own."""
+        """Return the result in new memory."""
         plan, device = self._plan, self._device
         result = np.empty((plan.m, plan.n), plan.dtype.numpy)
         if not result.size:
@@ -230,7 +230,7 @@ class _Readers:
         self._in_flight: deque[list[Future[None]]] = deque()
 
     def start(self, index: int, buffer: Bytes) -> None:
-        """Begin to pack the chunk of that number into ``buffer``."""
+        """Start packing chunk ``index`` into ``buffer``."""
         chunk = self._plan.chunk(index)
         numbers = buffer[: chunk.nbytes].view(self._bits)
         reads = [
@@ -242,20 +242,20 @@ class _Readers:
         self._in_flight.append(reads)
 
     def join(self) -> None:
-        """Wait for the chunk that was started first and not joined yet; raise what reading it raised."""
+        """Wait for the oldest chunk that was started and not joined, and raise its read error, if any."""
         for read in self._in_flight[0]:
             read.result()
         self._in_flight.popleft()
 
     def _stop(self) -> None:
-        """Drop the reads still to come and wait for those in flight.
+        """Cancel the reads that have not started and wait for those in flight.
 
-        An interrupt meanwhile is kept until they have ended: the memory that they write to is given back next.
+        An interrupt meanwhile is raised after they have ended: the memory that they write to is freed next.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
         running = [read for reads in self._in_flight for read in reads if not read.cancelled()]
         interrupt = None
-        # Not by joining the threads: Python 3.11 takes a thread for ended whose join was interrupted.
+        # Not by joining the threads: Python 3.11 considers a thread ended if its join was interrupted.
         while running:
             try:
                 wait(running)

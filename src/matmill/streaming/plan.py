@@ -1,8 +1,8 @@
-"""How an inner product too long for the GPU is cut along k: pure arithmetic, no memory and no device.
+"""Splits an inner product too long for the GPU along k: pure arithmetic, no memory and no device.
 
-E is m vectors along k and F n of them: E's rows, F's columns. Each chunk of both is packed into page-locked memory, one
-behind the other, each in the order in which it is stored or the nearest to it: vector after vector, every vector
-starting on 16 bytes, or k after k without gaps.
+E is m vectors along k and F n of them: E's rows, F's columns. Each chunk of both is packed into page-locked memory, E
+before F. Each matrix keeps its order in memory, or the nearest to it: vector after vector, each starting on 16 bytes,
+or k after k without gaps.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from matmill.dtypes import DType
 from matmill.errors import LaunchError, size
 from matmill.problem import Gemm, Strides
 
-#: Bytes of all buffers together, on the host and again on the GPU, however much of either there is: the chunks follow
-#: from it, and with them the order in which sums are rounded.
+#: Bytes of all buffers together, on the host and again on the GPU, however much memory either has: the chunks follow
+#: from it, and so does the order in which sums are rounded.
 BUDGET = 192 << 20
 #: One being filled from the arrays, one in flight to the GPU, one being summed.
 BUFFERS = 3
-#: Bytes of E and F together in one chunk, at most: what is not longer need not be cut.
+#: The most bytes of E and F in one chunk; inputs of no more bytes are not split.
 CHUNK = BUDGET // BUFFERS
 _MOST_CHUNK = 256 << 20
-#: Where memory is short chunks are halved, down to this; below, what a chunk costs apart from its bytes takes over.
+#: Chunks are halved if memory is short, but not below this: smaller ones would cost more for their number than for
+#: their bytes.
 _LEAST_CHUNK = 1 << 20
-#: Lengths are whole numbers of this many bytes, a cache line, which is more than the kernels' 16-byte loads ask.
+#: Lengths are multiples of a cache line in bytes, more than the kernels' 16-byte loads need.
 _LINE = 128
 _VECTOR = 16
 
@@ -37,8 +38,8 @@ def _up(value: int, multiple: int) -> int:
 class Packed:
     """How one matrix is stored in a buffer: at ``offset`` bytes, ``vectors`` along k of ``length`` elements.
 
-    ``pitch`` is the distance in elements between vectors where they follow each other (``along_k``), else between one k
-    and the next.
+    ``pitch`` is the distance in elements between vectors if they follow each other (``along_k``), else from one k to
+    the next.
     """
 
     offset: int
@@ -49,13 +50,13 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix as it is stored in the buffer, which are ``pitch`` elements apart."""
+        """Rows and columns of the matrix as it is stored in the buffer; rows are ``pitch`` elements apart."""
         return (self.vectors, self.length) if self.along_k else (self.length, self.vectors)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One range of k: where its matrices are in a buffer (``f`` is None for a Gram matrix), and its product."""
+    """A range of k: its matrices' layout in a buffer (``f`` is None for a Gram matrix), and its product."""
 
     start: int
     stop: int
@@ -67,10 +68,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Chunks of ``length`` (the last one may be shorter) that go through :data:`BUFFERS` buffers.
+    """Chunks of ``length`` (the last may be shorter) that go through :data:`BUFFERS` buffers.
 
-    ``e_along_k`` and ``f_along_k`` say which matrices are copied vector by vector. For a Gram matrix (``gram``) E is
-    copied alone.
+    ``e_along_k`` and ``f_along_k`` say which matrices are copied vector by vector. For a Gram matrix (``gram``) only E
+    is copied.
     """
 
     m: int
@@ -84,7 +85,7 @@ class StreamPlan:
 
     @property
     def count(self) -> int:
-        """Chunks in all."""
+        """The number of chunks."""
         return -(-self.k // self.length)
 
     @property
@@ -94,15 +95,15 @@ class StreamPlan:
 
     @property
     def payload(self) -> int:
-        """Bytes of E and F without padding: what ``progress`` counts."""
+        """Bytes of E and F without padding, which ``progress`` counts."""
         return self.payload_of(self.k)
 
     def payload_of(self, length: int) -> int:
-        """Count the bytes of E and F, without padding, for that many k."""
+        """Return the bytes of E and F, without padding, for that many k."""
         return (self.m + (0 if self.gram else self.n)) * length * self.dtype.itemsize
 
     def chunk(self, index: int) -> Chunk:
-        """Return the chunk of that number: they cover 0..k in order, each k once.
+        """Return chunk ``index``. Chunks cover 0..k in order, each k once.
 
         >>> from matmill.dtypes import F32
         >>> plan = StreamPlan(3, 2, 100, F32, gram=False, e_along_k=True, f_along_k=True, length=64)
@@ -129,13 +130,12 @@ def plan_stream(
 ) -> StreamPlan:
     """Return chunks of about equal length whose buffers take at most ``budget`` bytes together.
 
-    The plan follows from sizes, element type, budget and the order in which E (m, k) and F (k, n) are stored, which
-    is read from their strides (in any unit; packed rows by default). Sums are rounded in the order that it says: the
-    same plan gives the same bits. Only where the GPU has fewer than ``budget`` bytes ``free`` is the budget halved
-    until it has.
+    The plan depends on sizes, element type, budget and the order in memory of E (m, k) and F (k, n), which their
+    strides tell (in any unit; packed rows by default). It determines the order in which sums are rounded: the same plan
+    gives the same bits. If the GPU has fewer than ``budget`` bytes ``free``, the budget is halved until it fits.
 
-    Raises :class:`~matmill.errors.LaunchError` where that leaves buffers of less than 1 MiB, and where the budget
-    given does not hold one cache line of every row.
+    Raises :class:`~matmill.errors.LaunchError` if that leaves buffers of less than 1 MiB, and if ``budget`` does not
+    hold one cache line of every row.
     """
     allowed = budget
     while free is not None and allowed > max(0, free):
@@ -161,13 +161,13 @@ def plan_stream(
 
 
 def _along_k(vectors: int, stride: int, k_stride: int) -> bool:
-    """Tell whether a matrix with these strides is nearer to being stored vector by vector."""
+    """Tell whether the strides of a matrix are nearer to vector after vector than to k after k."""
     return vectors == 1 or abs(k_stride) < abs(stride)
 
 
 @lru_cache(maxsize=64)
 def _layout(plan: StreamPlan, length: int) -> tuple[Packed, Packed | None, int, Gemm]:
-    """Return what chunks of that length have in common; a long stream has two kinds, the full one and the last."""
+    """Return the layout that chunks of one length share. A stream has two: the full chunk's and the last one's."""
     size = plan.dtype.itemsize
 
     def pack(vectors: int, offset: int, *, along_k: bool) -> tuple[Packed, int, Strides, int]:

@@ -1,9 +1,9 @@
-"""Where the numbers come from: arrays on the host, and files behind memory maps, which are read rather than mapped.
+"""The inputs: arrays on the host, and files behind memory maps, which are read rather than mapped.
 
-Touching a page of a map beyond the end of its file kills the process (SIGBUS). Where it can be told which file is
-behind a map, long contiguous runs are therefore read with ``preadv``, which reports the end of the file. Short runs are
-copied out of the map, after a look at the present size of the file: a file that is cut short in the
-milliseconds between look and copy cannot be caught.
+Touching a page of a map beyond the end of its file kills the process (SIGBUS). If the file behind a map is known, long
+contiguous runs are therefore read with ``preadv``, which reports the end of the file. Short runs are copied from the
+map after a check of the file's size; a file that is truncated in the milliseconds between check and copy cannot be
+caught.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from matmill.streaming.plan import Packed
 
 Bits = NDArray[np.unsignedinteger[Any]]
 
-#: Bytes of a piece: enough that what a piece costs apart from them is lost, little enough that threads share a chunk.
+#: Bytes of a piece: enough to hide its fixed cost, few enough for several threads to share a chunk.
 _PIECE = 4 << 20
 #: Bytes that are transposed from columns into rows at a time, so that each cache line is fetched once: 2-4 times as
-#: fast as row after row of a whole piece, from 16 rows on.
+#: fast as whole rows of a piece, from 16 rows on.
 _BLOCK = 256 << 10
-#: A shorter run in a file is not worth a system call of its own.
+#: Bytes below which a run in a file is not worth a system call.
 _RUN = 64 << 10
 _MAPS = Path("/proc/self/maps")
 
 
 class Source:
-    """One matrix as ``vectors`` (vectors, k), read piece by piece; :meth:`close` it in the end."""
+    """One matrix as ``vectors`` (vectors, k), read piece by piece; :meth:`close` it at the end."""
 
     def __init__(self, vectors: NDArray[Any], name: str) -> None:
         self._vectors = _bits(vectors)
@@ -47,9 +47,9 @@ class Source:
             os.close(self._file.descriptor)
 
     def pieces(self, start: int, stop: int, packed: Packed, buffer: Bits) -> Iterator[tuple[Bits, Bits]]:
-        """Yield pairs of a part of ``buffer`` and what is copied there.
+        """Yield pairs of a part of ``buffer`` and its source.
 
-        Together they are all vectors, from ``start`` to ``stop``.
+        Together they cover all vectors, from ``start`` to ``stop``.
         """
         part = self._vectors[:, start:stop]
         first, rows = packed.offset // part.itemsize, packed.shape[0]
@@ -63,7 +63,7 @@ class Source:
     def read(self, target: Bits, part: Bits) -> None:
         """Copy one piece; any thread may.
 
-        Raises :class:`~matmill.errors.TruncatedFileError` where the file has become too short, and ``OSError``.
+        Raises :class:`~matmill.errors.TruncatedFileError` if the file has become too short, and ``OSError``.
         """
         if self._file is None:
             _copy(target, part)
@@ -81,7 +81,10 @@ class Source:
 
 
 def _bits(array: NDArray[Any]) -> Bits:
-    """Give array's memory as unsigned integers of the same size: copies keep every bit and let other threads run."""
+    """Return the array's memory as unsigned integers of the same size. Copies then keep every bit.
+
+    They also let other threads run.
+    """
     bits: Bits = array.view(np.ndarray).view(np.dtype(f"u{array.itemsize}"))
     return bits
 
@@ -99,7 +102,7 @@ def _copy(target: Bits, part: Bits) -> None:
 class _MappedFile:
     """The file behind an array, whose byte ``position`` is mapped at ``address``.
 
-    ``descriptor`` is None where the file cannot be read and must be copied out of the map.
+    ``descriptor`` is None if the file cannot be opened; its map is then copied.
     """
 
     argument: str
@@ -118,7 +121,7 @@ class _MappedFile:
                 start = base.ctypes.data
                 descriptor = _open(start, base.nbytes, base.offset)
                 return cls(argument, str(base.filename), base.base, start, base.offset, descriptor)
-            base = getattr(base, "base", None)  # as_strided puts an object of its own between
+            base = getattr(base, "base", None)  # as_strided inserts an object of its own
         return None
 
     def read(self, descriptor: int, target: Bits, address: int) -> None:
@@ -153,10 +156,10 @@ class _MappedFile:
 
 
 def _open(address: int, nbytes: int, position: int) -> int | None:
-    """Return a descriptor of the very file that is mapped there, or None.
+    """Return a descriptor of the file that is mapped at ``address``, or None.
 
-    The path may by now name another file, and a private map may differ from its file: only what the system says of the
-    shared map, its inode and offset, counts.
+    Only the system's inode and offset of the shared map count: the path may now name another file, and a private map
+    may differ from its file.
     """
     try:
         lines = os.fsdecode(_MAPS.read_bytes()).split("\n")[:-1]

@@ -1,4 +1,4 @@
-"""The kernel's part of streaming, by the inner kernel: one launch or two per chunk, one at the end."""
+"""The kernel's part of streaming: launches of the inner kernel, one or two per chunk and one at the end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ _CANDIDATES = (Production(INNER, space, cost.explain),)
 
 @dataclass(frozen=True)
 class Steps:
-    """What streaming asks of a kernel, as launches to be run in order.
+    """The launches that streaming needs from a kernel, to be run in order.
 
-    ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros.
-    ``add(chunk, operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b``
-    (the same address where the chunk is a Gram matrix's) and the workspace, nothing as ``c`` and ``d``.
-    ``finish(problem, chunk, operands, total)`` writes D = alpha * total + beta * C, both packed, from ``operands``;
-    ``chunk`` is one that was added, or None where none was.
-    ``workspace(chunk)`` is the bytes of workspace that ``add`` wants.
+    ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros. ``add(chunk,
+    operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b`` (the same
+    address for a Gram matrix) and the workspace, but no ``c`` and ``d``. ``finish(problem, chunk, operands, total)``
+    writes D = alpha * total + beta * C, both packed, from ``operands``; ``chunk`` is any chunk that was added, or None.
+    ``workspace(chunk)`` is the bytes of workspace that ``add`` needs.
     """
 
     workspace: Callable[[Gemm], int]
@@ -41,16 +40,16 @@ class Steps:
 
 
 def inner_steps(arch: Arch) -> Steps:
-    """Return the inner kernel on ``arch``, with the constants that its cost model picks for each chunk.
+    """Return the steps of the inner kernel on ``arch``, with the constants that its cost model picks for each chunk.
 
-    Its functions raise :class:`~matmill.errors.IllegalConfigError` for what the kernel does not take.
+    Its functions raise :class:`~matmill.errors.IllegalConfigError` for problems that the kernel does not take.
     """
 
     def add(chunk: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
         return _compiled(_piece(chunk, arch), chunk, replace(operands, d=sums), arch)
 
     def finish(problem: Gemm, chunk: Gemm | None, operands: GemmOperands, sums: Pointer) -> Launches:
-        # Any configuration will do: where nothing was summed one for some k is as good as another.
+        # Without a chunk nothing was summed, and any k serves to choose a configuration.
         kernel = _piece(chunk or replace(problem, k=_SOME_K, has_c=False), arch)
         return _compiled(total(kernel), problem, replace(operands, workspace=sums), arch)
 
