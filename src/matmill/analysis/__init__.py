@@ -1,1 +1,1 @@
-"""What can be said of a GPU or a tile without running anything: rooflines, and bank conflicts of layouts."""
+"""Analysis of a GPU, a problem or a tile without running anything: rooflines, and bank conflicts of layouts."""

@@ -1,4 +1,4 @@
-"""Legal configurations with their predictions, their rounds of work tiles, and how a reader is told of them."""
+"""Legal configurations with their predictions, their rounds of work tiles, and descriptions of both."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from matmill.problem import Geam, Gemm
 
 @dataclass(frozen=True)
 class Waves:
-    """Rounds of work tiles: ``slots`` of the ``tiles`` are computed at a time, in the last round only a share.
+    """Rounds of work tiles: ``slots`` of the ``tiles`` are computed at a time, a share of that in the last round.
 
-    ``last`` is that share. ``useful`` is the share of the FMAs that all SMs do in these rounds which is for outputs of
-    D: the rest is for tiles that reach over D's edges, or is not done by SMs that have no tile in the last round.
-    ``cluster`` is the blocks that share a tile, or have neighbouring ones.
+    ``last`` is that share. ``useful`` is the share of all SMs' FMAs in these rounds that computes outputs of D: the
+    rest is for parts of tiles outside D, or is lost on SMs without a tile in the last round. ``cluster`` is the number
+    of blocks that share a tile, or have neighbouring ones.
     """
 
     tiles: int
@@ -33,7 +33,7 @@ class Waves:
 
     @property
     def words(self) -> str:
-        """The rounds as a reader is told them."""
+        """The rounds in words."""
         if self.rounds == 1:
             where = "SMs" if self.cluster == 1 else "clusters of SMs"
             return f"one round of {self.tiles} tiles on {self.slots} {where}"
@@ -44,9 +44,8 @@ class Waves:
 class Candidate:
     """A legal configuration and its prediction: the GPU's seconds, those of a call in a row, and the model's terms.
 
-    ``bound`` and the names of ``terms`` are those of the kernel's cost model. ``waves`` are known of kernels that
-    compute tiles of D. ``pace`` are the cycles of a k-step by what takes them, where the model knows. ``workspace`` is
-    in bytes.
+    ``bound`` and the names of ``terms`` are those of the kernel's cost model. Only kernels that compute tiles of D have
+    ``waves``. ``pace`` are the cycles of a k-step by unit, if the model has them. ``workspace`` is in bytes.
     """
 
     kernel: Kernel[Any]
@@ -95,12 +94,12 @@ def candidates(
 
 
 def _terms(prediction: Prediction) -> dict[str, float]:
-    """Keep the terms that a model has: some are infinite where nothing is computed."""
+    """Return the finite terms of a prediction: some are infinite for an empty problem."""
     return {name: value for name, value in prediction.terms.items() if math.isfinite(value)}
 
 
 def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None:
-    """Return the rounds in which the GPU computes the tiles of D; None of kernels whose blocks do not make tiles of D.
+    """Return the rounds in which the GPU computes the tiles of D, or None for a kernel without tiles of D.
 
     >>> from matmill.arch import get
     >>> from matmill.registry import PRODUCTION
@@ -114,18 +113,18 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
     slots = arch.sms // blocks
     rounds = ceil_div(tiles, slots)
     computable = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
-    # The blocks of a cluster that have slices of one tile's k compute it together.
+    # The blocks of a cluster with slices of one tile's k compute it together.
     useful = problem.batch * problem.m * problem.n * slices(config) * config.get("CLUSTER_K", 1) / computable
     return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful, blocks)
 
 
 def slices(config: Config) -> int:
-    """Count the split-K slices."""
+    """Return the number of split-K slices."""
     return config.get("SPLIT_K", 1)
 
 
 def tile(one: Candidate) -> tuple[object, ...]:
-    """Return what makes up the tile of a configuration; of a kernel without tiles of D all of its constants."""
+    """Return the constants that make up a configuration's tile, or all constants for a kernel without tiles of D."""
     if one.waves is None:
         return one.config.constants
     names = (
@@ -148,7 +147,7 @@ def tile(one: Candidate) -> tuple[object, ...]:
 
 
 def exchanged(one: Candidate) -> int:
-    """Return 1 where A and B are exchanged."""
+    """Return 1 if A and B are exchanged."""
     return one.config.get("EXCHANGED")
 
 
@@ -166,9 +165,9 @@ def in_registers(config: Config) -> str:
 
 
 def label(config: Config) -> str:
-    """Return a configuration of a kernel that computes tiles of D, in words.
+    """Return the description of a configuration that computes tiles of D.
 
-    ``exchanged`` says that the tile is one of D's transpose, made of B's transpose times A's.
+    With ``exchanged`` the tile is one of D's transpose, which is B's transpose times A's.
 
     >>> from matmill.registry import PRODUCTION
     >>> label(PRODUCTION[0].kernel.config.launched(SPLIT_K=4))
@@ -192,7 +191,10 @@ def label(config: Config) -> str:
 
 
 def _of_all_k(config: Config) -> str:
-    """Return a configuration whose work tiles have all of k; tiles of 16 rows and more are those of warps."""
+    """Return the description of a configuration whose work tiles have all of k.
+
+    Tiles of 16 rows and more are those of warps.
+    """
     products = f"{config['PRODUCTS']} products of " if config["PRODUCTS"] > 1 else ""
     who, threads = ("warps", config["THREADS"] // 32) if config["TM"] >= 16 else ("threads", config["THREADS"])
     stages = "two stages" if config["STAGES"] == 2 else "one stage"
@@ -200,7 +202,7 @@ def _of_all_k(config: Config) -> str:
 
 
 def described(one: Candidate, chosen: Candidate) -> str:
-    """Return a configuration in words, or the constants in which it differs where it has no tile of its own."""
+    """Return the description of a configuration, or the constants in which it differs if it has no tile."""
     same_kernel = one.kernel.entry == chosen.kernel.entry
     if one.waves is not None and (one is chosen or not same_kernel or label(one.config) != label(chosen.config)):
         return label(one.config)

@@ -1,4 +1,4 @@
-"""Why a call takes as long as it does, in one clause: what costs most of all that is not the work itself."""
+"""The main reason for a call's time besides the work itself, in one clause."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from matmill.analysis.runner_ups import BOUNDS, Reason
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.problem import Gemm
 
-#: What costs less than this share of the time explains nothing.
+#: A cost below this share of the time is not a reason.
 _TELLS = 0.05
-#: A prediction of which the floor is this share is close to all that the GPU can do.
+#: A prediction is close to the GPU's best if the floor is at least this share of it.
 _CLOSE = 0.85
-#: Of FMAs on padding and on idle SMs, a smaller share than this of all is not told.
+#: FMAs on padding and on idle SMs are not mentioned below this share of all.
 _WASTED = 0.1
 
 
 def cause(explanation: Explanation) -> Reason:
-    """Return what costs most, in words that continue "because", and the seconds that it costs.
+    """Return the largest cost besides the work, in words that continue "because", and its seconds.
 
     >>> from matmill.analysis.explain import explain
     >>> from matmill.arch import get
@@ -36,7 +36,7 @@ def cause(explanation: Explanation) -> Reason:
 
 
 def _causes(explanation: Explanation) -> Iterator[Reason]:
-    """Yield all that costs time beside the work, with the seconds that each costs."""
+    """Yield all costs besides the work, with the seconds of each."""
     chosen, problem = explanation.chosen, explanation.problem
     yield Reason("the GPU waits for the host", chosen.call_seconds - chosen.seconds)
     if not isinstance(problem, Gemm):
@@ -53,7 +53,7 @@ def _causes(explanation: Explanation) -> Iterator[Reason]:
 
 
 def _unaligned(problem: Gemm, names: tuple[str, ...]) -> str:
-    """Return the matrices that are repacked, and what is wrong with them."""
+    """Return the matrices that are repacked, and the reason."""
     aligns = {"A": problem.a_align, "B": problem.b_align}
     operands = " and ".join(names)
     if all(aligns[name] < VECTOR_BYTES for name in names):

@@ -1,4 +1,4 @@
-"""What the caller of a product could change, and the time that the cost models predict for it then."""
+"""Changes of a product's call that would save time, with the times that the cost models predict."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.lowering.axes import lowest_bit
 from matmill.problem import Gemm
 
-#: The least gain that is told.
+#: The least gain that is mentioned.
 LEAST_GAIN = 0.03
-#: Of two changes that gain the same but for this share, the one that changes less is told.
+#: If two changes gain the same within this share, only the smaller change is mentioned.
 _ALIKE = 0.01
 #: Multiples to which sizes are padded.
 _MULTIPLES = (8, 64)
-#: Bytes of a cache line, on which loads are cheapest.
+#: Bytes of a cache line, the alignment with the cheapest loads.
 _CACHE_LINE = 128
-#: Sizes are not padded to more than so many times the operations.
+#: The most operations with padded sizes, relative to those without.
 _MOST_PADDING = 1.25
 #: Other element types to compute with.
 _NARROWER: dict[DType, tuple[DType, ...]] = {F32: (BF16, F16), F64: (F32,)}
@@ -33,10 +33,7 @@ _NARROWER: dict[DType, tuple[DType, ...]] = {F32: (BF16, F16), F64: (F32,)}
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the call, in words, and the seconds of such calls in a row: ``seconds`` instead of ``before``.
-
-    ``kind`` is ``alignment``, ``sizes``, ``layout``, ``dtype``, ``precision`` or ``out_dtype``.
-    """
+    """A change of the call, in words, and the time per call of calls in a row: ``seconds`` instead of ``before``."""
 
     kind: str
     words: str
@@ -46,15 +43,15 @@ class Change:
 
     @property
     def gain(self) -> float:
-        """The share of the time that it saves."""
+        """The share of the time that the change saves."""
         return 1 - self.seconds / self.before
 
 
 def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
-    """Return the changes that save at least :data:`LEAST_GAIN` of a call's time, those that save most first.
+    """Return the changes that save at least :data:`LEAST_GAIN` of a call's time, best first.
 
-    Times are the GPU's or the host's, whichever is longer, as calls in a row take (``choose.call_seconds``). Raises
-    :class:`~matmill.errors.IllegalConfigError` where no kernel takes the problem as it is.
+    A time is the GPU's or the host's, whichever is longer, per call of calls in a row (``choose.call_seconds``). Raises
+    :class:`~matmill.errors.IllegalConfigError` if no kernel takes the problem as it is.
 
     >>> from matmill.arch import get
     >>> changes(Gemm(4096, 4096, 4096, BF16), get("h200"))
@@ -75,7 +72,7 @@ def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
 
 
 def _types_joined(changes: list[Change]) -> list[Change]:
-    """Return the changes, with one instead of two for types that take equally long."""
+    """Return the changes, with those to types that take equally long merged into one."""
     types = [change for change in changes if change.kind == "dtype"]
     if len(types) != 2 or not isclose(types[0].seconds, types[1].seconds):
         return changes
@@ -85,7 +82,7 @@ def _types_joined(changes: list[Change]) -> list[Change]:
 
 @dataclass(frozen=True)
 class _Idea:
-    """A change whose gain is not known yet; ``parts`` are the matrices or extents that it changes."""
+    """A change whose gain is not computed yet; ``parts`` are the matrices or extents that it changes."""
 
     kind: str
     words: str
@@ -94,14 +91,14 @@ class _Idea:
 
 
 def _instead(other: _Idea, idea: _Idea, times: float) -> bool:
-    """Tell whether ``other``, which takes ``times`` as long, is as good as ``idea`` and changes less."""
+    """Tell whether ``other``, which takes ``times`` as long, is as good as ``idea`` and a smaller change."""
     if idea.kind not in {"alignment", "sizes", "layout"} or times > 1 + _ALIKE:
         return False
     return other.kind == "alignment" if idea.kind == "sizes" != other.kind else other.parts <= idea.parts
 
 
 def _seconds(problem: Gemm, arch: Arch) -> float | None:
-    """Return seconds of a call, None where no kernel takes the problem."""
+    """Return the seconds of a call, or None if no kernel takes the problem."""
     try:
         return _of_call(choose(problem, arch), problem)
     except IllegalConfigError:
@@ -121,16 +118,16 @@ def _row_col(problem: Gemm, name: str) -> tuple[int, int]:
 
 
 def _by_rows(problem: Gemm, name: str) -> bool:
-    """Tell whether a matrix is contiguous, or nearly so, along its rows."""
+    """Tell whether the rows of a matrix are contiguous, or nearly so."""
     row, column = _row_col(problem, name)
     rows, columns = _extents(problem, name)
     return rows == 1 or (columns > 1 and abs(column) <= abs(row))
 
 
 def _stored(problem: Gemm, name: str, *, by_rows: bool, multiple: int = 1) -> Gemm:
-    """Return the problem with one matrix stored anew: contiguous, from an aligned start, in runs of a padded length.
+    """Return the problem with one matrix in another layout: contiguous, with an aligned start and padded runs.
 
-    ``multiple`` is what the distance between runs is a multiple of, in elements.
+    The distance between runs is a multiple of ``multiple``, in elements.
     """
     rows, columns = _extents(problem, name)
     length, count = (columns, rows) if by_rows else (rows, columns)
@@ -161,12 +158,12 @@ def _vector(problem: Gemm, name: str) -> int:
 
 
 def _matrices(problem: Gemm) -> tuple[str, ...]:
-    """Return the matrices that can be stored in another way by themselves."""
+    """Return the matrices whose layout can be changed independently."""
     return ("A", "D") if problem.gram else ("A", "B", "D")
 
 
 def _aligned(problem: Gemm) -> Iterator[_Idea]:
-    """Yield rows (or columns) on 16 bytes, and on cache lines: of each matrix that has none, and of several such."""
+    """Yield alignment of rows (or columns) to 16 bytes and to cache lines, for single matrices and for several."""
     aligns = {"A": problem.a_align, "B": problem.b_align, "D": problem.d_align}
     names = [name for name in _matrices(problem) if aligns[name] < VECTOR_BYTES]
     straddling = [name for name in _matrices(problem) if name != "D" and _pitch(problem, name) % _CACHE_LINE]
@@ -186,18 +183,18 @@ def _aligned(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _pitch(problem: Gemm, name: str) -> int:
-    """Count the bytes from row to row, or from column to column."""
+    """Return the bytes from row to row, or from column to column."""
     return _row_col(problem, name)[0 if _by_rows(problem, name) else 1] * _itemsize(problem, name)
 
 
 def _listed(names: Sequence[object]) -> str:
-    """Return names with commas and an ``and``."""
+    """Format names as a list with commas and an ``and``."""
     *others, last = map(str, names)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _apart(problem: Gemm, changed: Gemm, name: str, *, by_rows: bool) -> str:
-    """Say how a matrix must be stored for that."""
+    """Describe the layout that the change gives a matrix."""
     along = 0 if by_rows else 1
     old, new = _row_col(problem, name)[along], _row_col(changed, name)[along]
     if min(map(abs, _row_col(problem, name))) > 1:
@@ -206,7 +203,7 @@ def _apart(problem: Gemm, changed: Gemm, name: str, *, by_rows: bool) -> str:
 
 
 def _resized(problem: Gemm) -> Iterator[_Idea]:
-    """Yield sizes padded to multiples with zeros: of one extent, and of all."""
+    """Yield sizes padded with zeros to multiples, for each extent and for all."""
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     for multiple in _MULTIPLES:
         padded = {name: ceil_div(extent, multiple) * multiple for name, extent in extents.items()}
@@ -224,7 +221,7 @@ def _resized(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _transposed(problem: Gemm) -> Iterator[_Idea]:
-    """Yield each matrix stored along its other dimension."""
+    """Yield the transposed layout of each matrix."""
     for name in _matrices(problem):
         by_rows = not _by_rows(problem, name)
         if min(_extents(problem, name)) > 1:
@@ -237,7 +234,7 @@ def _transposed(problem: Gemm) -> Iterator[_Idea]:
 
 
 def _typed(problem: Gemm) -> Iterator[_Idea]:
-    """Yield other element types, and another precision of the same."""
+    """Yield other element types, and another precision of the same type."""
     for dtype in _NARROWER.get(problem.dtype, ()):
         changed = replace(problem, dtype=dtype, out_dtype=None, precision="default")
         for name in _matrices(problem):

@@ -1,6 +1,6 @@
-"""Why a problem is run as it is: its floor, the choice, what the other configurations lose, and what would be faster.
+"""The reasons for a choice: the floor, the chosen kernel, the cost of other configurations, and faster calls.
 
-All of it is predicted by the cost models from a problem and an arch; nothing is measured.
+The cost models predict all of it from a problem and an arch; nothing is measured.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``matmill why`` says of one problem.
+    """The report of ``matmill why`` on one problem.
 
-    ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` gives the reason against
+    ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` has the reason against
     each of the others.
     """
 
@@ -39,14 +39,14 @@ class Explanation:
 
     @property
     def share(self) -> float:
-        """The floor over the predicted time: 1 would be the best that the GPU can do."""
+        """The floor relative to the predicted time; 1 is the best that the GPU can do."""
         return self.floor.seconds / self.chosen.seconds
 
 
 def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
-    """Return what ``problem`` is run with on ``arch``, and why.
+    """Return the kernel that runs ``problem`` on ``arch``, and the reasons.
 
-    Raises :class:`~matmill.errors.IllegalConfigError` where no kernel takes it.
+    Raises :class:`~matmill.errors.IllegalConfigError` if no kernel takes it.
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16

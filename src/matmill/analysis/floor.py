@@ -1,8 +1,8 @@
-"""The least time that a GPU's data sheet allows: the one bound that every command and page speaks of.
+"""The least time that a GPU's data sheet allows: the bound in all commands and pages.
 
-It is that of the least bytes at the data sheet's bandwidth, or of all operations at the data sheet's peak of the units
-that can do them, whichever is longer. Rates that a probe measured are no bound: longer reads than its own move more
-bytes per second, and ``wgmma`` multiplies faster than the ``mma.sync`` that it times.
+It is the time of the least bytes at the data sheet's bandwidth, or of all operations at the data sheet's peak of the
+units that execute them, whichever is longer. Rates that a probe measured are not bounds: longer reads than the probe's
+move more bytes per second, and ``wgmma`` is faster than the ``mma.sync`` that it times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from matmill.problem import Geam, Gemm
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time that a GPU's data sheet allows, in seconds, and what sets it.
+    """The least time that a GPU's data sheet allows, in seconds, and its cause.
 
-    ``bound`` is in the words of the roofline. ``compute_seconds`` are those of all operations at ``flops_per_s``, the
-    peak of ``unit`` in words (None for a problem without products), ``memory_seconds`` those of the least bytes.
+    ``bound`` is in the words of the roofline. ``compute_seconds`` is the time of all operations at ``flops_per_s``, the
+    peak of ``unit`` (both None for a problem without products), ``memory_seconds`` the time of the least bytes.
     """
 
     seconds: float
@@ -37,8 +37,8 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
     """Return the least time by the data sheet.
 
     The units are the fastest that multiply such elements. 16-bit elements may be widened for the FMA units. float32
-    elements may be split for the tensor cores, into three products for each of theirs, where one of ``configs``
-    does so. Of a Gram matrix half is enough.
+    elements may be split into three tensor-core products, if one of ``configs`` does so. A Gram matrix needs only half
+    of the operations.
 
     >>> from matmill.arch import get
     >>> floor(Gemm(1, 4096, 4096), get("h200")).bound

@@ -1,4 +1,4 @@
-"""The paper's model of PHVM: the cycles of one launch over GS blocks of BS threads, and the (GS, BS) it calls best.
+"""The paper's model of PHVM: the cycles of one launch over GS blocks of BS threads, and the best (GS, BS).
 
 Lei, Liu, Song, "Time cost model and optimal configuration method for GPU parallel computation of matrix
 multiplication", Computer Science 51(6A), 2024, equations (2)-(11), in our words. PHVM makes each of the m * n outputs
@@ -12,10 +12,9 @@ sums its threads' shares in a shared-memory tree and adds the sum atomically to 
     case 1, t_pre < CoreS / BS * t_post:  t_pre + GS * t_post           the atomics queue up
     case 2, otherwise:                    GS * BS / CoreS * t_pre + CoreS / BS * t_post
 
-Two readings are kept. As printed, the last term of case 2 has GS as one more factor, and the base of the logarithm is
-not given; the optima that the paper states come out only without that factor and with the natural logarithm
-(docs/cost-models.md shows all combinations). It is a model to learn from, not one that matmill chooses by: the same
-page says where it is wrong.
+There are two readings. As printed, the last term of case 2 has GS as one more factor, and the base of the logarithm is
+not stated; the paper's optima follow only without that factor and with the natural logarithm (docs/cost-models.md shows
+all combinations). The model is for learning: matmill does not choose by it, and the same page says where it is wrong.
 """
 
 from __future__ import annotations
@@ -34,11 +33,10 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class PhvmParameters:
-    """What the model knows of a GPU; the paper's symbols in brackets. Latencies in cycles.
+    """The GPU's parameters in the model; the paper's symbols in brackets. Latencies in cycles.
 
-    SMs (SM_NUM), resident threads of one (SMS), FP32 units of all together (CoreS), latency of an add, a
-    multiply, an access to global and to shared memory (sigma_add, sigma_mul, sigma_g, sigma_s), and the share of a
-    SM that is in use (u_SM).
+    SMs (SM_NUM), resident threads per SM (SMS), FP32 units of all SMs (CoreS), latency of an add, a multiply, an access
+    to global and to shared memory (sigma_add, sigma_mul, sigma_g, sigma_s), and the used share of an SM (u_SM).
     """
 
     sm_num: int
@@ -52,11 +50,11 @@ class PhvmParameters:
 
     @property
     def resident_threads(self) -> int:
-        """Threads that the GPU holds at once, all of which the model uses: GS * BS."""
+        """Threads that the GPU holds at once; the model uses all of them: GS * BS."""
         return self.sm_num * self.threads_per_sm
 
 
-#: Measured parameters by arch, the paper's table. Others come from what was measured on them: :func:`of_measured`.
+#: Measured parameters by arch, from the paper's table. :func:`of_measured` returns those of probed GPUs.
 PARAMETERS: dict[str, PhvmParameters] = {
     "rtx2080ti": PhvmParameters(
         sm_num=68,
@@ -90,13 +88,13 @@ class Reading:
     gs_in_last_term: bool = False
 
 
-#: ``printed`` leaves the logarithm's base open: it is the natural one here, so that one factor sets the two apart.
+#: ``printed`` uses the natural logarithm, which the paper leaves open, so that the readings differ in one factor.
 READINGS: dict[str, Reading] = {"printed": Reading(gs_in_last_term=True), "corrected": Reading()}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Cycles of a launch for all outputs; ``t_pre`` and ``t_post`` (cycles) and the ``case`` (1 or 2) behind them."""
+    """Cycles of a launch for all outputs, with its ``t_pre`` and ``t_post`` (cycles) and ``case`` (1 or 2)."""
 
     gs: int
     bs: int
@@ -109,7 +107,7 @@ class Prediction:
 def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
     """Return the parameters of the arch of that name.
 
-    Raises :class:`~matmill.errors.ArgumentError`, naming the arches that have them, where none were measured.
+    Raises :class:`~matmill.errors.ArgumentError`, with the names of arches that have them, if this one has none.
 
     >>> parameters("a100").resident_threads
     221184
@@ -128,8 +126,8 @@ def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
 def of_measured(arch: Arch, device: Measured, utilization: float = 1.0) -> PhvmParameters:
     """Return the parameters of an arch that was probed.
 
-    A probe has no kernel of the paper to take u_SM from, so it is given: ``utilization``, above 0 and at most 1. Raises
-    :class:`~matmill.errors.ArgumentError` for another.
+    A probe cannot measure u_SM, because it does not run the paper's kernel: ``utilization`` is above 0 and at most 1.
+    Raises :class:`~matmill.errors.ArgumentError` for other values.
     """
     return with_utilization(
         PhvmParameters(
@@ -159,10 +157,10 @@ def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmPara
 
 
 def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
-    """Return every (GS, BS) that the paper allows, by rising GS.
+    """Return every (GS, BS) that the paper allows, by ascending GS.
 
-    GS * BS is the number of resident threads; BS is a multiple of 32, divides the threads of an SM, and is
-    at most 1024.
+    GS * BS is the number of resident threads; BS is a multiple of 32, divides the threads of an SM, and is at most
+    1024.
 
     >>> feasible(PARAMETERS["rtx2080ti"])
     ((68, 1024), (136, 512), (272, 256), (544, 128), (1088, 64), (2176, 32))
@@ -175,11 +173,10 @@ def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
 def predict(  # noqa: PLR0917 — the order is that of the field: problem, then launch
     parameters: PhvmParameters, m: int, n: int, k: int, gs: int, bs: int, reading: str | Reading = "corrected"
 ) -> Prediction:
-    """Return cycles for E (m, k) @ F (k, n) over ``gs`` blocks of ``bs`` threads, feasible or not.
+    """Return the cycles for E (m, k) @ F (k, n) over ``gs`` blocks of ``bs`` threads, feasible or not.
 
-    ``reading`` is a name in :data:`READINGS`, or a reading of one's own. Raises
-    :class:`~matmill.errors.ArgumentError` for a size below 1 or beyond 64 bits,
-    :class:`~matmill.errors.UnknownNameError` for a reading that is not there.
+    ``reading`` is a name in :data:`READINGS` or a :class:`Reading`. Raises :class:`~matmill.errors.ArgumentError` for a
+    size below 1 or beyond 64 bits, :class:`~matmill.errors.UnknownNameError` for another name.
 
     >>> result = predict(PARAMETERS["a100"], 5, 5, 30_000_000, 864, 256)
     >>> result.case, f"{result.cycles:.4g}"
@@ -204,12 +201,12 @@ def predict(  # noqa: PLR0917 — the order is that of the field: problem, then 
 def predictions(
     parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected"
 ) -> tuple[Prediction, ...]:
-    """Return :func:`predict` for every feasible (GS, BS), by rising GS."""
+    """Return :func:`predict` for every feasible (GS, BS), by ascending GS."""
     return tuple(predict(parameters, m, n, k, gs, bs, reading) for gs, bs in feasible(parameters))
 
 
 def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected") -> Prediction:
-    """Return the feasible (GS, BS) with the fewest predicted cycles; of equal ones, that with the fewest blocks.
+    """Return the feasible (GS, BS) with the fewest predicted cycles; of equal ones, the one with the fewest blocks.
 
     >>> result = best(PARAMETERS["a100"], 5, 5, 30_000_000)
     >>> result.gs, result.bs
@@ -221,7 +218,7 @@ def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Read
 
 
 def traffic(m: int, n: int, k: int) -> int:
-    """Count the bytes that PHVM reads in float32: both vectors of k elements for each of the m * n outputs.
+    """Return the bytes that PHVM reads in float32: both vectors of k elements for each of the m * n outputs.
 
     >>> traffic(5, 5, 30_000_000)
     6000000000

@@ -1,13 +1,13 @@
-"""The roofline: what bounds a product or a tile shape, with several memory levels and several arithmetic peaks.
+"""The roofline: the bound of a product or a tile shape, with several memory levels and several arithmetic peaks.
 
-A computation that does I operations per byte of a memory level with bandwidth B runs at I * B at the most, and at the
-peak P of the units it uses at the most; both meet at the balance point P / B. Williams, Waterman, Patterson, "Roofline:
-an insightful visual performance model for multicore architectures", CACM 52(4), 2009; the balance of tiles is that of
-the blog S2.
+A computation with I operations per byte of a memory level with bandwidth B runs at the rate I * B at most, and at the
+peak P of its units at most; both are equal at the balance point P / B. Williams, Waterman, Patterson, "Roofline: an
+insightful visual performance model for multicore architectures", CACM 52(4), 2009; the balance of tiles is that of the
+blog S2.
 
 A tile of D of R rows and C columns reads (R + C) elements per step of k and does 2 R C operations with them, whether it
-is a block's, out of DRAM and L2, or a warp's, out of shared memory. Of a block's reads only those that miss L2 reach
-DRAM. Pure: figures come from the data sheet, from S2, or from what ``matmill probe`` measured, and each says which.
+is a block's, from DRAM and L2, or a warp's, from shared memory. Only those reads of a block that miss L2 reach DRAM.
+Each figure names its source: the data sheet, S2, or ``matmill probe``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PEAKS = {
 }
 #: Memory levels, in words.
 LEVELS = {"dram": "DRAM", "l2": "L2", "shared": "shared memory"}
-#: Element types of problems and the peaks that compute with them, bfloat16 and tf32 among them.
+#: Element types of problems, bfloat16 and tf32 included, and the peaks of the units that multiply them.
 PEAKS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "float16": ("hmma",),
     "bfloat16": ("hmma.bf16",),
@@ -41,7 +41,7 @@ PEAKS_BY_TYPE: dict[str, tuple[str, ...]] = {
 }
 _MATRIX = {"hmma": "float16", "hmma.bf16": "bfloat16", "hmma.tf32": "tf32", "dmma": "float64"}
 SHEET, S2, CLOCK = "data sheet", "measured by S2", "128 bytes per clock and SM"
-#: What the author of S2 measured on a T4: operations and bytes per second.
+#: The rates that the author of S2 measured on a T4, in operations and bytes per second.
 S2_T4 = {"hmma": 49.4e12, "ffma": 7.46e12, "dram": 220e9, "l2": 1280e9, "shared": 3662e9}
 
 REGISTER_BYTES, WARP = 4, 32
@@ -49,7 +49,7 @@ REGISTER_BYTES, WARP = 4, 32
 
 @dataclass(frozen=True)
 class Figure:
-    """A rate in FLOP/s or bytes/s, where it comes from, and what the data sheet says (None where it says nothing)."""
+    """A rate in FLOP/s or bytes/s, its source, and the data sheet's figure (None if it has none)."""
 
     value: float
     source: str
@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Roofs:
-    """The arithmetic peaks and memory levels of one GPU; those that are not known are absent."""
+    """The arithmetic peaks and memory levels of one GPU; unknown ones are absent."""
 
     arch: Arch
     peaks: Mapping[str, Figure]
@@ -67,7 +67,7 @@ class Roofs:
 
 @dataclass(frozen=True)
 class AtRates:
-    """What a product meets at some rates: its intensity in FLOP/B, what limits it in words, its time, and its rate."""
+    """A product at some rates: its intensity in FLOP/B, its limit in words, its time, and its rate."""
 
     intensity: float
     bound: str
@@ -77,9 +77,9 @@ class AtRates:
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's tile of D, BM x BN in steps of BK, and its warps' tiles, WM x WN (None: not known).
+    """A block's tile of D, BM x BN in steps of BK, and its warps' tiles, WM x WN (None if unknown).
 
-    Raises :class:`~matmill.errors.ArgumentError` where warps' tiles do not make up the block's.
+    Raises :class:`~matmill.errors.ArgumentError` if the warps' tiles do not make up the block's.
     """
 
     bm: int
@@ -103,15 +103,15 @@ class Tile:
 
     @property
     def threads(self) -> int | None:
-        """Threads of a block."""
+        """Threads per block."""
         return None if not self.wm or not self.wn else self.bm // self.wm * (self.bn // self.wn) * WARP
 
     def shared_bytes(self, itemsize: int, stages: int = 1) -> int:
-        """Return shared memory that ``stages`` tiles of A and B take, without padding."""
+        """Return the bytes of shared memory for ``stages`` tiles of A and B, without padding."""
         return stages * self.bk * (self.bm + self.bn) * itemsize
 
     def sum_registers(self, dtype: DType) -> int | None:
-        """Return the registers that a thread's sums take, in the type that products of ``dtype`` are summed in."""
+        """Return a thread's registers for sums, in the type in which products of ``dtype`` are summed."""
         if not self.wm or not self.wn:
             return None
         return -(-self.wm * self.wn * dtype.accumulator.itemsize // (WARP * REGISTER_BYTES))
@@ -119,12 +119,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class TileBound:
-    """What a tile shape meets.
+    """The bounds of a tile shape.
 
-    ``block`` and ``warp`` are intensities in FLOP/B. ``needs`` are the balance points that they stand against, by
-    level: ``dram``, where only misses go, ``l2``, ``shared``. ``cautious_block`` and ``cautious_warp`` are S2's: the
-    data sheet's peak over the mean of both bandwidths, weighted by the hit rate, and over that of shared memory.
-    None where a figure or the warps' tile is not known.
+    ``block`` and ``warp`` are intensities in FLOP/B. ``needs`` are the balance points to compare them with, by level:
+    ``dram`` (misses only), ``l2``, ``shared``. ``cautious_block`` and ``cautious_warp`` are S2's: the data sheet's peak
+    over the mean of both bandwidths, weighted by the hit rate, and over that of shared memory. They are None if a
+    figure or the warps' tile is unknown.
     """
 
     block: float
@@ -137,7 +137,7 @@ class TileBound:
 
 
 def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
-    """Return all that is known of ``arch``: as ``matmill probe`` measured it, else as S2 did, else by the data sheet.
+    """Return the rates of ``arch``: as measured by ``matmill probe``, else as in S2, else by the data sheet.
 
     >>> from matmill.arch import get
     >>> result = roofs(get("t4"))
@@ -157,7 +157,7 @@ def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
 
     def known(name: str, sheet: float | None, otherwise: Figure | None = None) -> Figure | None:
         if name in ours:
-            # mma.sync does not reach the peak of tensor cores that have warpgroup instructions: the source says so.
+            # mma.sync does not reach the peak of tensor cores with wgmma, so the source mentions mma.sync.
             return Figure(ours[name], f"{note}, mma.sync" if name in _MATRIX else note, sheet)
         if name in theirs:
             return Figure(theirs[name], S2, sheet)
@@ -177,7 +177,7 @@ def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
 
 
 def balance(roofs: Roofs) -> dict[str, float | None]:
-    """Return FLOP/B at which each peak and each level meet, by ``peak/level``; None where one of both is not known.
+    """Return the FLOP/B at which each peak equals each level, by ``peak/level``; None if one of them is unknown.
 
     >>> from matmill.arch import get
     >>> result = balance(roofs(get("t4")))
@@ -196,7 +196,7 @@ def balance(roofs: Roofs) -> dict[str, float | None]:
 def unit_for(roofs: Roofs, name: str, argument: str = "dtype") -> str:
     """Return the fastest units of a GPU for an element type (``tf32`` among them), as a key of :data:`PEAKS`.
 
-    Raises :class:`~matmill.errors.ArgumentError` where it has none.
+    Raises :class:`~matmill.errors.ArgumentError` if it has none.
 
     >>> from matmill.arch import get
     >>> unit_for(roofs(get("h200")), "float64"), unit_for(roofs(get("t4")), "float64")
@@ -215,9 +215,9 @@ def unit_for(roofs: Roofs, name: str, argument: str = "dtype") -> str:
 
 
 def at_rates(problem: Gemm, roofs: Roofs, unit: str) -> AtRates:
-    """Return what a product takes at the rates of ``roofs``: it reads each input and writes each output once.
+    """Return a product's time at the rates of ``roofs``, if it reads each input and writes each output once.
 
-    No bound where the rates are measured ones: a kernel may beat what a probe reached. See :mod:`.floor` for the bound.
+    With measured rates this is not a bound: a kernel may beat a probe. For the bound see :mod:`.floor`.
 
     >>> from matmill.arch import get
     >>> h200 = roofs(get("h200"))
@@ -234,7 +234,7 @@ def at_rates(problem: Gemm, roofs: Roofs, unit: str) -> AtRates:
 
 
 def intensity(rows: int, columns: int, itemsize: int) -> float:
-    """Return FLOP per byte read of a tile of D: 2 R C operations on R + C elements for every step of k.
+    """Return the FLOP per byte read of a tile of D: 2 R C operations on R + C elements for every step of k.
 
     >>> round(intensity(256, 128, 2), 1), intensity(256, 256, 2), intensity(64, 64, 2)
     (85.3, 128.0, 32.0)
@@ -243,9 +243,9 @@ def intensity(rows: int, columns: int, itemsize: int) -> float:
 
 
 def mean_bandwidth(roofs: Roofs, hit_rate: float) -> float | None:
-    """Return S2's mean of both bandwidths, weighted by the L2 hit rate; None where that of L2 is not known.
+    """Return S2's mean of both bandwidths, weighted by the L2 hit rate, or None if that of L2 is unknown.
 
-    It is more than DRAM can sustain as soon as the misses alone ask more of it than it has: see :func:`tile_bound`.
+    It is more than DRAM can sustain once the misses alone need more than DRAM has: see :func:`tile_bound`.
     """
     if "l2" not in roofs.levels:
         return roofs.levels["dram"].value if hit_rate == 0 else None
@@ -253,10 +253,10 @@ def mean_bandwidth(roofs: Roofs, hit_rate: float) -> float | None:
 
 
 def tile_bound(tile: Tile, itemsize: int, roofs: Roofs, unit: str, hit_rate: float) -> TileBound:
-    """Return what keeps a tile shape from more, in the loop over k: the level that takes longest per operation.
+    """Return the bounds of a tile shape in the loop over k: the level that takes longest per operation.
 
-    ``hit_rate`` is the share of a block's reads that L2 answers. Raises :class:`~matmill.errors.ArgumentError` for
-    one outside 0 to 1.
+    ``hit_rate`` is the share of a block's reads that L2 answers. Raises :class:`~matmill.errors.ArgumentError` for one
+    outside 0 to 1.
 
     >>> from matmill.arch import get
     >>> t4 = roofs(get("t4"))
@@ -300,7 +300,7 @@ def tile_bound(tile: Tile, itemsize: int, roofs: Roofs, unit: str, hit_rate: flo
 
 
 def in_words(name: str) -> str:
-    """Return a bound as a reader is told it.
+    """Return a bound in words.
 
     >>> in_words("dram"), in_words("shared"), in_words("hmma"), in_words("dfma")
     ('memory: DRAM', 'shared memory', 'compute: tensor cores', 'compute: FMA units')
@@ -311,5 +311,5 @@ def in_words(name: str) -> str:
 
 
 def storage(name: str, table: Mapping[str, DType]) -> DType:
-    """Say how elements of a type of :data:`PEAKS_BY_TYPE` are stored: ``tf32`` as float32."""
+    """Return the type in which elements of a type of :data:`PEAKS_BY_TYPE` are stored: float32 for ``tf32``."""
     return F32 if name == "tf32" else table[name]

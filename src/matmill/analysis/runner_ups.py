@@ -1,4 +1,4 @@
-"""The configurations that come next to the chosen one, and what each of them spends more time on."""
+"""The configurations next to the chosen one, and the parts on which each of them spends more time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matmill.analysis.candidates import Candidate, copied, exchanged, slices, tile
 from matmill.config import Config
 
-#: What bounds a prediction, in words, by the names that the cost models use.
+#: The terms that bound a prediction, in words, by their names in the cost models.
 BOUNDS = {
     "multiply": "the rate at which tensor cores multiply",
     "compute": "the rate at which FMA units multiply",
@@ -27,7 +27,7 @@ BOUNDS = {
     "blocks": "blocks that wait for their loads",
     "overhead": "the launch, the first loads and the reduction",
 }
-#: What a configuration whose k-steps take longer has, by what takes them.
+#: Why k-steps of a configuration take longer, by the unit that takes them.
 _SLOWER = {
     "multiply": "FMAs on padding",
     "shared": "more bytes through shared memory for each FMA",
@@ -37,24 +37,24 @@ _SLOWER = {
     "latency": "fewer copies in flight",
     "copies": "more vectors copied for each FMA",
 }
-#: What an instruction lacks beside that of the chosen kernel.
+#: What an instruction lacks compared with the chosen kernel's.
 _SLOWER_INSTRUCTION = {
     ("mma.sync", "wgmma"): "mma.sync does not reach the rate of Hopper's tensor cores, which wgmma reaches"
 }
-#: Terms that overlap: of these, shorter ones hardly show.
+#: Terms that overlap: the shorter ones of these hardly matter.
 _OVERLAPPED = ("compute", "main_loop", "memory", "issue", "arithmetic", "operands", "blocks")
 _SHOWS = 0.7
-#: A reason is left out where it makes up less of the difference than this, and predictions within this are equal.
+#: A reason is omitted below this share of the difference, and predictions within this are equal.
 _MINOR, _EQUAL = 0.05, 1e-3
-#: Less work of D than this share of the choice's is told.
+#: Differences in useful work, and in cycles of k-steps, below this share are not mentioned.
 _WASTED = 0.01
-#: Runner-ups of the chosen kernel that differ in their tile.
+#: The most runner-ups of the chosen kernel that differ in their tile.
 _TILES = 3
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Something that makes a configuration slower than the chosen one, and by how many seconds."""
+    """A reason why a configuration is slower than the chosen one, and its seconds."""
 
     words: str
     seconds: float
@@ -62,14 +62,14 @@ class Reason:
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A configuration that was not chosen and why, what costs most first."""
+    """A configuration that was not chosen, with its reasons, the most expensive first."""
 
     candidate: Candidate
     reasons: tuple[Reason, ...]
 
 
 def runner_ups(legal: Sequence[Candidate], chosen: Candidate) -> tuple[RunnerUp, ...]:
-    """Return the best of each other kernel, and of the chosen one the best that differ in one thing, fastest first."""
+    """Return the best of each other kernel, and the chosen kernel's best that differ in one respect, fastest first."""
     return tuple(RunnerUp(one, _reasons(one, chosen)) for one in _next_best(legal, chosen))
 
 
@@ -98,7 +98,7 @@ def _next_best(legal: Sequence[Candidate], chosen: Candidate) -> list[Candidate]
 
 
 def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
-    """Say why a configuration is slower than the chosen one, what costs most first."""
+    """Return why a configuration is slower than the chosen one, the most expensive reason first."""
     more = one.seconds - chosen.seconds
     if more <= _EQUAL * chosen.seconds:
         if one.launches > chosen.launches:
@@ -107,13 +107,13 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
     other_kernel = one.kernel.entry != chosen.kernel.entry
     names = [name for name in one.terms if name in chosen.terms or name in {"repack", "second"}]
     if not other_kernel and "main_loop" in names:
-        names.remove("compute")  # main loops and epilogues say more
+        names.remove("compute")  # main loops and epilogues are more specific
     slowest = max((one.terms.get(name, 0.0) for name in _OVERLAPPED), default=0.0)
     reasons: dict[str, Reason] = {}
     for name in names:
         own = one.terms[name]
         extra = own - chosen.terms.get(name, 0.0)
-        # A main loop is part of compute, which is what overlaps with memory.
+        # A main loop is part of compute, which overlaps with memory.
         overlaps = one.terms["compute"] if name == "main_loop" else own
         shows = name not in _OVERLAPPED or overlaps >= _SHOWS * slowest
         if shows and extra > _MINOR * more:
@@ -124,7 +124,7 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
 
 
 def _said(name: str, one: Candidate, chosen: Candidate) -> str:
-    """Return what a term that takes longer means."""
+    """Return the meaning of a term that takes longer."""
     config = one.config
     if name == "repack":
         longer = " for longer" if chosen.terms.get("repack") else " first"
@@ -137,7 +137,7 @@ def _said(name: str, one: Candidate, chosen: Candidate) -> str:
 
 
 def _epilogue(config: Config, chosen: Config) -> str:
-    """Say why the epilogues of a configuration take longer."""
+    """Return why the epilogues of a configuration take longer."""
     if chosen.get("PINGPONG") and not config.get("PINGPONG"):
         return "epilogues that no other tile's main loop hides"
     if chosen.get("STAGED") and not config.get("STAGED"):
@@ -146,7 +146,7 @@ def _epilogue(config: Config, chosen: Config) -> str:
 
 
 def _loop(one: Candidate, chosen: Candidate) -> str:
-    """Say why the main loops of a configuration take longer."""
+    """Return why the main loops of a configuration take longer."""
     parts = []
     own, best = one.waves, chosen.waves
     slower = _SLOWER_INSTRUCTION.get((one.kernel.instruction, chosen.kernel.instruction))
@@ -168,7 +168,7 @@ def _loop(one: Candidate, chosen: Candidate) -> str:
 
 
 def _pace(one: Candidate, chosen: Candidate) -> list[str]:
-    """Return what the k-steps of a configuration spend more cycles on, for each FMA."""
+    """Return the units for which the k-steps of a configuration take more cycles per FMA."""
 
     def each(candidate: Candidate, name: str) -> float:
         config = candidate.config

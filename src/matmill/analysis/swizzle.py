@@ -1,13 +1,13 @@
-"""Layouts of a matrix in shared memory, and what a warp's access to its elements costs.
+"""Layouts of a matrix in shared memory, and the cost of a warp's access to its elements.
 
-A layout is row-major, padded, or swizzled. A swizzle permutes the elements inside row-major blocks
-by exclusive or, so that no memory is lost to padding. ``Swizzle(bits, base, shift)`` is the family of CuTe
+A layout is row-major, padded, or swizzled. A swizzle permutes the elements inside row-major blocks by exclusive or, so
+that no memory is lost to padding. ``Swizzle(bits, base, shift)`` is the family of CuTe
 (https://github.com/NVIDIA/cutlass, ``cute/swizzle.hpp``), counted in elements: ``bits`` bits from bit ``base + shift``
 up are added, without carry, to as many bits from bit ``base`` up. The hardware's own modes are members of it in bytes
-(PTX ISA, "Tensor Swizzling Modes"): 128B is (3, 4, 3), 64B is (2, 4, 3), 32B is (1, 4, 3), over panels as many bytes
-wide as the name says; wider matrices take several panels, one behind the other.
+(PTX ISA, "Tensor Swizzling Modes"): 128B is (3, 4, 3), 64B is (2, 4, 3), 32B is (1, 4, 3), over panels of 128, 64 or 32
+bytes; wider matrices have several panels, one after the other.
 
-Wavefronts are counted by :mod:`matmill.emulator.memory.banks`, whose rules an H200's counters gave.
+Wavefronts are counted by :mod:`matmill.emulator.memory.banks`, whose rules are from an H200's counters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Offset = TypeVar("Offset", int, Array)
 
 BANKS = PASS_BYTES // WORD_BYTES
 VECTOR_BYTES = 16
-#: What a request of each access does, lane by lane.
+#: A request of each access, lane by lane.
 ACCESSES = {
     "row": "lane i takes element (r, c + i): 32 neighbours of a row",
     "column": "lane i takes element (r + i, c): 32 elements down a column",
@@ -37,9 +37,9 @@ ACCESSES = {
 }
 #: The hardware's modes: bytes of a panel's row, and the swizzle in bytes.
 MODES = {"128B": (128, (3, 4, 3)), "64B": (64, (2, 4, 3)), "32B": (32, (1, 4, 3))}
-#: More bits than number the banks cannot help.
+#: The most bits: more than those that number the banks cannot help.
 _MOST_BITS = 5
-#: Shared memory of one block is smaller on every GPU.
+#: A limit above the shared memory of a block on every GPU.
 _MOST_BYTES = 1 << 18
 _SCREEN = 16
 _MATRIX_ROWS, _MATRICES = 8, 4
@@ -72,12 +72,12 @@ class Swizzle:
 
     @property
     def mask(self) -> int:
-        """The bits that are read."""
+        """The bits that the swizzle reads."""
         return (1 << self.bits) - 1 << self.base + max(0, self.shift)
 
     @property
     def width(self) -> int:
-        """Bits of an offset that the swizzle knows of: it repeats every ``2 ** width`` elements."""
+        """The number of low bits that the swizzle uses: it repeats every ``2 ** width`` elements."""
         return self.base + self.bits + abs(self.shift) if self.bits else 0
 
     def __call__(self, offset: Offset) -> Offset:
@@ -91,10 +91,12 @@ class Swizzle:
 
 @dataclass(frozen=True)
 class Layout:
-    """A matrix of ``rows`` by ``columns`` in shared memory. Offsets in elements from an address that 1024 divides.
+    """A matrix of ``rows`` by ``columns`` in shared memory.
 
-    ``pad`` elements follow every row. ``panel`` is the width in columns of the panels that the matrix is cut into, 0
-    where whole rows follow each other. ``name`` is how the command line spells the layout.
+    Offsets are in elements from an address that is a multiple of 1024.
+
+    ``pad`` elements follow every row. ``panel`` is the width of panels in columns, or 0 if whole rows follow each
+    other. ``name`` is the layout's name on the command line.
     """
 
     rows: int
@@ -107,7 +109,7 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """Shared memory that the matrix takes, padding included."""
+        """Bytes of shared memory for the matrix, padding included."""
         return self.rows * (self.columns + self.pad) * self.dtype.itemsize
 
     def offset(self, row: Array, column: Array) -> Array:
@@ -142,11 +144,11 @@ class Requests:
     width: int
 
     def first(self, count: int) -> Requests:
-        """Return the first ``count`` of them."""
+        """Return the first ``count`` requests."""
         return Requests(self.access, self.rows[:count], self.columns[:count], self.active[:count], self.width)
 
     def wavefronts(self, addresses: Array, *, store: bool = False) -> tuple[Array, Array]:
-        """Return actual and ideal wavefronts of every request whose lanes go to ``addresses`` (bytes, int64[n, 32])."""
+        """Return the actual and ideal wavefronts of every request; lanes access ``addresses`` (bytes, int64[n, 32])."""
         if self.access == "ldmatrix":
             return ldmatrix_wavefronts(addresses, _MATRICES)
         return shared_wavefronts(addresses, self.active, self.width, store=store)
@@ -173,8 +175,8 @@ class Cost:
 def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: str = "swizzle") -> Layout:
     """Return the layout that ``text`` names: ``none``, ``pad:N``, ``B,M,S``, ``128B``, ``64B`` or ``32B``.
 
-    Raises :class:`~matmill.errors.ArgumentError` for a matrix that no shared memory holds or that the hardware's mode
-    does not take, and for a swizzle that is none or that leaves the matrix.
+    Raises :class:`~matmill.errors.ArgumentError` for a matrix that exceeds shared memory or does not fit the hardware's
+    mode, and for an invalid swizzle or one that leaves the matrix.
     """
     plain = Layout(rows, columns, dtype)
     _check_size(plain)
@@ -200,10 +202,10 @@ def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: 
 
 
 def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
-    """Return the requests with which warps go over all of a matrix once, by one of :data:`ACCESSES`.
+    """Return the requests with which warps access all of a matrix once, by one of :data:`ACCESSES`.
 
-    Raises :class:`~matmill.errors.UnknownNameError`, and :class:`~matmill.errors.ArgumentError` for a matrix that
-    cannot be cut into whole vectors or 8x8 matrices.
+    Raises :class:`~matmill.errors.UnknownNameError`, and :class:`~matmill.errors.ArgumentError` for a matrix that does
+    not consist of whole vectors or 8x8 matrices.
     """
     if access not in ACCESSES:
         raise unknown_name("access", access, ACCESSES)
@@ -234,7 +236,7 @@ def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
 def addresses(layout: Layout, accesses: Requests, argument: str = "swizzle") -> Array:
     """Return int64[n, 32]: the byte offset of each lane in ``layout``; 0 for idle lanes.
 
-    Raises :class:`~matmill.errors.ArgumentError` where a lane's 16 bytes do not stay together and aligned.
+    Raises :class:`~matmill.errors.ArgumentError` if a lane's 16 bytes are not contiguous and aligned.
     """
     rows, columns = np.where(accesses.active, accesses.rows, 0), np.where(accesses.active, accesses.columns, 0)
     first = layout.offset(rows, columns)
@@ -252,7 +254,7 @@ def addresses(layout: Layout, accesses: Requests, argument: str = "swizzle") -> 
 
 
 def cost(layout: Layout, access: str) -> Cost:
-    """Return what an access to all of a matrix costs, request by request.
+    """Return the cost of an access to all of a matrix, request by request.
 
     >>> from matmill.dtypes import F16
     >>> [int(cost(layout(64, 64, F16, name), "ldmatrix").actual[0]) for name in ("none", "pad:8", "3,3,3", "128B")]
@@ -263,10 +265,10 @@ def cost(layout: Layout, access: str) -> Cost:
 
 
 def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
-    """Return the smallest swizzle without conflicts, or None where none of up to five bits has none.
+    """Return the smallest swizzle without conflicts, or None if none of up to five bits avoids them.
 
-    Smallest: fewest bits; among those the largest base, which keeps the longest runs together; then the shortest shift.
-    A layout without any swizzle has zero bits.
+    The smallest has the fewest bits; among those the largest base, which keeps the longest runs contiguous; then the
+    shortest shift. A layout without any swizzle has zero bits.
 
     >>> from matmill.dtypes import F16, F32
     >>> str(search(64, 64, F16, "ldmatrix").swizzle), str(search(32, 32, F32, "column").swizzle)
@@ -286,7 +288,7 @@ def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
 
 
 def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
-    """Return the least padding without conflicts, up to a whole pass of 128 bytes; None where there is none.
+    """Return the least padding without conflicts, up to a whole pass of 128 bytes, or None.
 
     >>> from matmill.dtypes import F16
     >>> smallest_pad(64, 64, F16, "ldmatrix").name
@@ -302,7 +304,7 @@ def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout |
 
 
 def words(layout: Layout) -> tuple[Array, Array]:
-    """Return what each word holds: row and column of its first element, int64[lines, 32] each; -1 for padding.
+    """Return the contents of each word: row and column of its first element, int64[lines, 32] each; -1 for padding.
 
     A line is one row of the 32 banks: 128 bytes.
     """
@@ -310,7 +312,7 @@ def words(layout: Layout) -> tuple[Array, Array]:
     start = (layout.offsets() * size).ravel()
     lines = -(-layout.bytes // PASS_BYTES)
     cells = np.full((2, lines * BANKS), -1, dtype=np.int64)
-    order = np.argsort(-start)  # of several elements in a word the one of the lowest address is written last
+    order = np.argsort(-start)  # of several elements in a word, the one with the lowest address is written last
     row, column = np.divmod(order, layout.columns)
     for word in range(max(1, size // WORD_BYTES)):
         cells[:, start[order] // WORD_BYTES + word] = row, column
@@ -318,7 +320,7 @@ def words(layout: Layout) -> tuple[Array, Array]:
 
 
 def touched(layout: Layout, access: str, index: int) -> NDArray[np.bool_]:
-    """Return bool[lines, 32]: the words that request ``index`` of an access wants."""
+    """Return bool[lines, 32]: the words that request ``index`` of an access reads."""
     accesses = requests(layout.rows, layout.columns, layout.dtype, access)
     start = addresses(layout, accesses)[index][accesses.active[index]] // WORD_BYTES
     wanted = np.zeros(-(-layout.bytes // PASS_BYTES) * BANKS, dtype=np.bool_)
@@ -332,7 +334,7 @@ def _requests(access: str, rows: Array, columns: Array, active: NDArray[np.bool_
 
 
 def _candidates(elements: int, least_base: int) -> list[Swizzle]:
-    """Return swizzles that stay inside a matrix of so many elements, the smallest first."""
+    """Return the swizzles that stay inside a matrix of so many elements, the smallest first."""
     swizzles = [Swizzle(0, 0, 0)]
     for bits in range(1, _MOST_BITS + 1):
         for base in range(elements.bit_length(), least_base - 1, -1):
@@ -342,7 +344,7 @@ def _candidates(elements: int, least_base: int) -> list[Swizzle]:
 
 
 def _fits(swizzle: Swizzle, elements: int) -> bool:
-    """Tell whether a swizzle's bits all number elements of the matrix, and none leaves it."""
+    """Tell whether a swizzle stays inside a matrix of so many elements."""
     if swizzle.bits == 0:
         return True
     moved = swizzle.base + swizzle.bits if swizzle.shift > 0 else swizzle.width
@@ -375,7 +377,7 @@ def _check_inside(plain: Layout, swizzle: Swizzle, argument: str) -> None:
         )
 
 
-def _check_cut(rows: int, columns: int, dtype: DType, fits: bool, wanted: str) -> None:  # noqa: FBT001 — the finding
+def _check_cut(rows: int, columns: int, dtype: DType, fits: bool, wanted: str) -> None:  # noqa: FBT001 — the result of the check
     if not fits:
         raise ArgumentError(
             argument="shape",

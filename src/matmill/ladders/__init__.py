@@ -1,1 +1,1 @@
-"""Teaching kernels: one folder per ladder, one folder per rung, each rung one idea further than the last."""
+"""Teaching kernels: one folder per ladder. Each rung adds one idea to the one before."""

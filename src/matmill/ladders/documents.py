@@ -1,4 +1,4 @@
-"""The documents that rungs come from."""
+"""The publications that rungs are taken from."""
 
 from __future__ import annotations
 

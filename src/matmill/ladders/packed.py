@@ -1,8 +1,8 @@
-"""What products of packed float32 matrices share on the host: parameters, why_not, launch shapes, reported times.
+"""The host code that products of packed float32 matrices share: parameters, why_not, launch shapes, published times.
 
 Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C on packed
 row-major matrices, with the parameters ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha,
-float beta)``. Where beta is 0, C is not read.
+float beta)``. If beta is 0, C is not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def packed_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> 
 
 
 def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Return ``why_not_config`` of every rung: one product of packed float32 matrices; m, n and k divide its sizes."""
+    """Return ``why_not_config`` of a rung: one product of packed float32 matrices, whose sizes m, n and k divide."""
     divides = multiples(m, n, k)
 
     def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -54,7 +54,7 @@ def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch],
 def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Config], Geometry]:
     """Return one block of ``block`` = (x, y) threads for each ``rows`` x ``columns`` tile of C.
 
-    The x of a block runs along columns.
+    A block's x dimension runs along columns.
     """
 
     def geometry(problem: Gemm, _config: Config) -> Geometry:
@@ -67,7 +67,7 @@ def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Co
 
 
 def reported(size: int, milliseconds: dict[str, float], note: str = "") -> str:
-    """Return a source's times for a square product, per GPU, with the rate they mean (an FMA is two operations).
+    """Format a source's times for a square product, by GPU, with their rates (an FMA is two operations).
 
     >>> reported(1024, {"GTX Titan X": 2.65})
     'At 1024: 2.65 ms (0.81 TFLOP/s) on GTX Titan X.'

@@ -1,7 +1,7 @@
 """All ladders, by name, in the order in which they are listed.
 
-A ladder is a folder: its rungs (``rungs.py``), what it runs on and is compared with (``subject.py``), and a ``.cuh``
-for each rung. The command line, the runners, the tables, the plots and the pages read this table.
+A ladder is a folder: its rungs (``rungs.py``), its problems and the libraries to compare with (``subject.py``), and a
+``.cuh`` for each rung. The command line, the runners, the tables, the plots and the pages read this table.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from matmill.problem import Gemm
 
 #: The fewest k-steps of a split-K slice: the first two fill the pipeline.
 _LEAST_STEPS = 4
-#: Slices that even out the work of the SMs: up to how many tiles for each SM they are considered, the most of them, and
-#: what each of them must leave of the time with fewer slices, since it means more partial sums.
+#: Split-K slices that balance the work of the SMs: the most tiles per SM for which they are considered, the most
+#: slices, and the largest share of the time with fewer slices that they may take, as each adds partial sums.
 _FEW_TILES, _MOST_EVEN, _WORTH = 2, 8, 0.95
-#: Where k is long, tiles of 128 x 128 need more rows or columns than this to be well filled; smaller tiles, which copy
+#: With a long k, tiles of 128 x 128 need more rows or columns than this to be well filled. Smaller tiles, which copy
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
 
@@ -32,7 +32,7 @@ _NARROWEST = 96
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering: the tile shapes, without and (for few tiles) with split-K.
 
-    There is only one where the precision is not this kernel's, so that the reason is given once.
+    There is only one if the kernel lacks the precision, so that the reason is given once.
     """
     if why_not_precision(problem, promotes=True) is not None:
         return tuple(config.launched(SPLIT_K=1) for config in shapes(problem, arch)[:1])
@@ -46,17 +46,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
-    """List the slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle than fewer.
-
-    Where tiles are more than half of the SMs, one wave has no room for two slices of each, but two waves may have room
-    for three: 80 tiles take 132 SMs as long as one tile, and 240 thirds of them two thirds of that. Slices that would
-    have no k-step are left out: they would only store zeros.
-
-    >>> from matmill.arch import get
-    >>> from matmill.kernels.gemm.tiles import TILES
-    >>> _slices(80, 512, TILES[4][2], get("h200")), _slices(2, 1024, TILES[4][0], get("h200"))
-    ([1, 3, 8], [1, 64])
-    """
+    """List numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle."""
     most = steps // _LEAST_STEPS
     counts = splits(blocks, most, config["BLOCKS_PER_SM"], arch)
     if arch.sms // _MOST_EVEN < blocks < _FEW_TILES * arch.sms:
@@ -70,9 +60,9 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
 
 
 def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return :func:`space`.
+    """Return :func:`space`, or nothing for products of few outputs and a long k.
 
-    There are none for products of few outputs and a long k: the inner kernel takes all but the widest.
+    The inner kernel takes all of these but the widest.
     """
     return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 

@@ -1,4 +1,4 @@
-"""How long a product takes on the FMA pipeline of ``kernels/gemm/simt.cuh``.
+"""The time of a product on the FMA pipeline of ``kernels/gemm/simt.cuh``.
 
 The time of a launch is a constant plus the larger of two terms: the least bytes over the bandwidth that a product's
 loads and stores reach, and the rounds of the busiest SM. Issue slots set a round's pace (FMAs, fragment reads, copies
@@ -28,7 +28,7 @@ from matmill.problem import Gemm
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+    """Fitted constants. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
     #: Cycles of a block outside its mainloop: the latency of the first copies, and storing the tile of D.
     fill_cycles: float
@@ -40,15 +40,14 @@ class Constants:
     copy_slots: float
     #: Warps per SM that would fill half of its issue slots.
     warps_half: float
-    #: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
+    #: Cycles per output of a tile that is stored element by element, because D's rows do not start on vectors.
     narrow_cycles: float
     #: Cycles per output and slice beyond the first to merge the slices' sums.
     merge_cycles: float
-    #: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does
-    #: not overlap with it, so the share is far below that of a copy.
+    #: Share of the data sheet's memory bandwidth at which C is read and D stored: far below a copy's, because this
+    #: follows the arithmetic and does not overlap with it.
     store_share: float
-    #: The same for A and B, which arrive while earlier tiles are multiplied. An estimate: it decides where k is very
-    #: long.
+    #: The same for A and B, which arrive while earlier tiles are multiplied. An estimate that decides for very long k.
     load_share: float
 
 
@@ -58,16 +57,16 @@ DEFAULT = load_constants(__name__, Constants)
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     c = constants
-    slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
+    slices = config.get("SPLIT_K", 1)  # the ladder's rungs have one
     per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
     cycles = per_sm * k_tiles * _pace(problem, config, arch, resident, c)
     cycles = cycles + ceil_div(per_sm, resident) * _outside(config, c)
     compute = cycles / arch.boost_hz
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
-    loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
+    loaded = max(0, problem.least_bytes - outside)  # less if products of a batch share C
     memory = (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
     added = Reduction.of(problem, config).seconds(prices, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "second": added}
@@ -75,20 +74,20 @@ def explain(
 
 
 def rounds(problem: Gemm, config: Configs, arch: Arch) -> Any:
-    """Count the rounds of blocks that the busiest SM computes one after the other."""
+    """Return the rounds of blocks that the busiest SM computes one after the other."""
     per_sm, resident = _blocks(problem, config, arch)
     return ceil_div(per_sm, resident)
 
 
 def _blocks(problem: Gemm, config: Configs, arch: Arch) -> tuple[Any, Any]:
-    """Count the blocks of the busiest SM, and those that it holds at a time."""
+    """Return the blocks of the busiest SM, and how many of them it holds at a time."""
     slices = config.get("SPLIT_K", 1)
     per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
     return per_sm, larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
 
 
 def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any, c: Constants) -> Any:
-    """Count the cycles per k-tile and block of an SM that holds ``resident`` blocks."""
+    """Return the cycles per k-tile and block of an SM that holds ``resident`` blocks."""
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     schedulers = 4
     slots_per_fma = schedulers * 32 / lanes
@@ -104,7 +103,7 @@ def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any, c: Constant
 
 
 def _outside(config: Configs, c: Constants) -> Any:
-    """Count the cycles of a block outside its mainloop."""
+    """Return the cycles of a block outside its mainloop."""
     outputs = config["BM"] * config["BN"]
     narrow = c.narrow_cycles * (config["D_VEC"] == 1)
     return c.fill_cycles + (c.merge_cycles * (config["SLICES"] - 1) + narrow) * outputs

@@ -15,11 +15,9 @@ from matmill.problem import Gemm
 
 
 def shared_bytes(config: Config, dtype: DType) -> int:
-    """Return dynamic shared memory of a block in bytes.
+    """Return the dynamic shared memory of a block in bytes.
 
-    It holds the pipeline's stages, or the slices' sums where they need more.
-
-    The device asserts the same number.
+    It holds the pipeline's stages, or the slices' sums if they need more. The device asserts the same number.
     """
     pad = VECTOR_BYTES // dtype.itemsize
     stage = config["BK"] * (config["BM"] + pad + config["BN"] + pad)
@@ -40,7 +38,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
     stages: int = 3,
     blocks_per_sm: int = 1,
 ) -> Config:
-    """Return a tile shape; :func:`with_vector_widths` adds the copies' constants per problem."""
+    """Return a tile shape. :func:`with_vector_widths` adds the constants of a problem's copies."""
     return Config.of(
         BM=bm,
         BN=bn,
@@ -57,7 +55,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
 
 
 #: Tile shapes by element size. On an H200 the first is the fastest per SM and needs the most work to fill the GPU;
-#: the later ones give up some of that for more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
+#: later ones are slower per SM and have more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
 TILES: dict[int, tuple[Config, ...]] = {
     4: (
         tile(128, 256, 8, 16, 8, 2, 4),
@@ -78,10 +76,11 @@ TILES: dict[int, tuple[Config, ...]] = {
 def with_vector_widths(config: Config, problem: Gemm) -> Config:
     """Return ``config`` with the constants of each matrix's copies.
 
-    They are the dimension that a copy runs along, and the vector width.
+    The constants are the dimension along which a copy runs, and the vector width.
 
-    An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal where that is not
-    k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a vector.
+    An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal if that dimension
+    is not k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a
+    vector.
     """
     vector = VECTOR_BYTES // problem.dtype.itemsize
     a_along_k = _along_k(outer=problem.a_row_col[0], k=problem.a_row_col[1])
@@ -101,7 +100,7 @@ def with_vector_widths(config: Config, problem: Gemm) -> Config:
 
 
 def _along_k(*, outer: int, k: int) -> bool:
-    """Tell whether neighbouring threads should copy neighbouring elements along k rather than along m or n."""
+    """Tell whether neighbouring threads should copy neighbouring elements along k, not along m or n."""
     return abs(k) < abs(outer)
 
 
@@ -112,12 +111,12 @@ def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
 
 
 def threads(config: Configs) -> Any:
-    """Count the threads per block."""
+    """Return the threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 
 
 def why_not(problem: Gemm, config: Config) -> str | None:
-    """Say why the pipeline cannot compute ``problem`` with ``config``, or None."""
+    """Return why the pipeline cannot compute ``problem`` with ``config``, or None."""
     if problem.dtype.itemsize < 4:
         return f"{problem.dtype.name} is too narrow for copies of single elements, which have at least 4 bytes"
     return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

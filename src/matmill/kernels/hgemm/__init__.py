@@ -2,8 +2,8 @@
 
 The twin of ``kernels/gemm`` on tensor cores. Sums of 16-bit types are float32 and rounded once. Where D has too few
 tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial
-sums in fixed order. A matrix whose rows do not start on 16 bytes is copied in narrow copies. One of 16-bit elements is
-repacked by a launch before the product where REPACK_A or REPACK_B says so.
+sums in fixed order. A matrix whose rows do not start on 16 bytes is copied in narrow copies. With REPACK_A or REPACK_B,
+a launch before the product repacks a matrix of 16-bit elements.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from matmill.problem import Gemm
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
-#: A and B start so many elements after their pointers: repacked copies are stored in the workspace.
+#: ``a_first`` and ``b_first`` are the offsets of A and B from their pointers, in elements: repacked copies are in the
+#: workspace.
 _PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index")))
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
-    Where matrices are not aligned, each comes twice: with narrow copies, and with these matrices repacked. Where the
-    tensor cores do not take the elements or the precision there is only one, so that the reason is given once. There is
-    none for float32: it has a kernel of its own.
+    For unaligned matrices each shape comes twice: with narrow copies, and with repacking. If the tensor cores lack the
+    element type or the precision there is only one, so that the reason is given once. There is none for float32, which
+    has its own kernel.
     """
     if problem.dtype not in (F16, BF16, F64):
         return ()
@@ -88,7 +89,7 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _why_not_precision(problem: Gemm) -> str | None:
-    # Of float64 every sum is rounded to nearest; sums of 16-bit products are not promoted.
+    # float64 sums are rounded to nearest; sums of 16-bit products are not promoted.
     return why_not_precision(problem, promotes=problem.dtype is F64)
 
 

@@ -1,18 +1,19 @@
-"""How long a product takes on the tensor-core pipeline of ``kernels/hgemm/mma.cuh``.
+"""The time of a product on the tensor-core pipeline of ``kernels/hgemm/mma.cuh``.
 
 The time of a launch is a constant plus two terms that overlap, of which the larger decides: the least bytes over the
 bandwidth that reading reaches, and the tiles of the busiest SM. Six things happen at the same time during a k-tile of a
 block (``pace``), and the slowest about decides: tensor cores multiply, shared memory takes copies and delivers
-fragments, L2 delivers tiles, load units look up cache lines, schedulers issue, and the latency of the copies in flight
-passes. Filling the pipeline, storing D, the launch that repacks matrices and the launch that adds split-K partial sums
+fragments, L2 delivers tiles, load units look up cache lines, schedulers issue, and and the copies in flight take their
+latency. Filling the pipeline, storing D, the launch that repacks matrices and the launch that adds split-K partial sums
 come on top.
 
-:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+:class:`Demand` counts the work of a product with a configuration; :class:`Constants` have its costs.
 ``benchmarks/fit_model.py`` fitted them to the times of 66 products on an H200, the fit half of
 ``benchmarks/results/hgemm_tiles_h200.json``.
 
-All of these were 16-bit products. float64 takes the same constants: no product of it has been timed with this pipeline.
-Its own counts differ in the bytes of an element and the rate of the tensor cores, which mma.sync reaches on Hopper too.
+All of these were 16-bit products. float64 has the same constants: its products have not been timed with this pipeline.
+Its counts differ in the bytes per element and in the rate of the tensor cores, which mma.sync reaches on Hopper for
+float64.
 """
 
 from __future__ import annotations
@@ -36,51 +37,52 @@ from matmill.problem import Gemm
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
 #: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
 _READ = 512
-#: FMAs of an SM's tensor cores per clock where the arch does not know: the least among the data sheets since Ampere
+#: FMAs per clock of an SM's tensor cores if the arch has no figure: the least among the data sheets since Ampere
 #: (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
-#: Share of their rate that a T4's power allows: 49.4 of 65 TFLOP/s (S2; ``analysis/roofline.py`` has the figures).
+#: Share of the peak rate that a T4's power limit allows: 49.4 of 65 TFLOP/s (S2; the figures are in
+#: ``analysis/roofline.py``).
 TURING_SHARE = 0.76
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds; slots are instructions of one thread.
+    """Fitted constants. Times in seconds; slots are instructions of one thread.
 
-    All were fitted together, so each also absorbs effects that the model omits and that correlate with it.
+    They were fitted together, so each also absorbs correlated effects that the model omits.
     """
 
-    #: Share of the data sheet's bandwidth that a product's reading reaches.
+    #: Share of the data sheet's bandwidth at which a product's operands are read.
     read_share: float
-    #: Share of Hopper's FMAs at the boost clock that mma.sync reaches, at the clock that power allows. Luo et al.
+    #: Share of Hopper's FMAs at the boost clock that mma.sync reaches, at the clock within the power limit. Luo et al.
     #: measured 62%; only wgmma reaches the rest ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
     #: Microbenchmarking", 2024).
     mma_share: float
     #: Bytes that L2 delivers to each SM per clock.
     l2_bytes: float
-    #: Cycles per cache line that a load looks up: the least that the fit allows, so lookups hardly show.
+    #: Cycles per cache line that a load looks up: the least that the fit allows.
     line_cycles: float
-    #: Cycles of the load units per copy of a warp whose threads move 4 or 8 bytes of 16-bit elements; with 16 bytes, L2
-    #: takes about as long. Fitted by itself to ``benchmarks/results/shapes_h200.json``.
+    #: Cycles of the load units per copy of a warp whose threads move 4 or 8 bytes of 16-bit elements. (Copies of 16
+    #: bytes are limited by L2 about equally.) Fitted separately to ``benchmarks/results/shapes_h200.json``.
     narrow_cycles: float
     #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
     latency_cycles: float
-    #: Cycles per k-tile and block that the block itself does not hide: the barrier and the loop.
+    #: Cycles per k-tile and block that other blocks must hide: the barrier and the loop.
     barrier_cycles: float
     #: Cycles of a block outside its mainloop besides storing D: the latency of the first copies, and its launch.
     fill_cycles: float
-    #: Slots per copy with its bounds check and pointer; per element that goes through registers, with the wait for it;
-    #: and per warp and k-tile for addresses and the loop.
+    #: Slots per copy, with its bounds check and pointer; per element that goes through registers, with the wait for it;
+    #: and per warp and k-tile, for addresses and the loop.
     copy_slots: float
     element_slots: float
     tile_slots: float
-    #: Slots per output that is stored by itself, per 8 that are stored at once, and per split-K partial sum.
+    #: Slots per output stored alone, per 8 outputs stored together, and per split-K partial sum.
     store_slots: float
     piece_slots: float
     keep_slots: float
     #: The terms of a k-tile overlap partly: the p-norm of their cycles with this p.
     pace_overlap: float
-    #: So do memory and SMs.
+    #: The same p for memory and SMs.
     overlap: float
 
 
@@ -89,17 +91,17 @@ DEFAULT = load_constants(__name__, Constants)
 
 @dataclass(frozen=True)
 class Demand:
-    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+    """The work of a product on a GPU with a configuration; costs are in :class:`Constants`.
 
-    Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``mma_sync_on_hopper``, where
+    Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``mma_sync_on_hopper`` where
     only wgmma reaches that rate) and of shared memory (``shared``), bytes read from L2, cache lines looked up
-    (``lines``), and what is issued: ``matrix`` instructions, ``copies`` (``narrow`` ones are of 4 and 8 bytes),
-    ``elements`` that go through registers, all by ``warps``. An SM has ``ahead`` copies in flight.
+    (``lines``), and issued ``matrix`` instructions, ``copies`` (``narrow`` ones are of 4 and 8 bytes) and ``elements``
+    that go through registers, all by ``warps``. An SM has ``ahead`` copies in flight.
 
-    Of the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
+    For the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
     ``pieces`` of 8 and as ``partial_sums`` of split-K, ``stored_bytes``.
 
-    Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
+    For the whole GPU: the least ``bytes``, and the demands of repacking and of the reduction of partial sums.
     """
 
     multiply: float
@@ -131,7 +133,7 @@ class Demand:
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``.
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms.
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16
@@ -146,9 +148,9 @@ def explain(
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c, p = constants, constants.overlap
-    per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
+    per_cycle = _LANES * _SCHEDULERS  # of threads; instructions of warps are counted once
     slots = counts.matrix + c.tile_slots * counts.warps
     slots = slots + (c.copy_slots * counts.copies + c.element_slots * counts.elements) / _LANES
     pace = {
@@ -184,7 +186,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     size, double = problem.dtype.itemsize, problem.dtype is F64
     warps_m, warps_n = config["WARPS_M"], config["WARPS_N"]
     read = {"A": warps_n * bm * bk * size, "B": warps_m * bn * bk * size}
-    # float64 is read 8 bytes at a time where rows of the tile do not run along k.
+    # float64 is read 8 bytes at a time unless rows of the tile run along k.
     reads = sum(read[name] / _READ * (2 - config[f"{name}_K_INNER"] if double else 1) for name in "AB")
     # An mma computes 16 x 8 of D.
     multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
@@ -195,14 +197,14 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     elements = {"A": bm * bk, "B": bn * bk}
     vec = {name: config[f"{name}_VEC"] for name in "AB"}
     vectors = {name: elements[name] / vec[name] for name in "AB"}
-    # Of 16-bit elements that cannot be copied by 4 bytes, each goes through a register.
+    # 16-bit elements that cannot be copied 4 bytes at a time go through registers one by one.
     held = {name: (vec[name] == 1) & (not double) for name in "AB"}
     narrow = {name: (vec[name] < _VECTOR) & (not double) & (vec[name] > 1) for name in "AB"}
-    # Tiles that go through registers are loaded one at a time, however many stages there are.
+    # Tiles that go through registers are loaded one at a time, whatever the number of stages.
     one_ahead = held["A"] | held["B"] | (arch.capability < (8, 0))
     ahead = 1 + (1 - one_ahead) * (config["STAGES"] - 2)
 
-    # float64 is stored without staging, by pairs or in twice as many stores; neither has been timed.
+    # float64 is stored without staging, in pairs or twice as many stores; neither was timed.
     outputs, partial, pieces = per_sm * bm * bn, leaves_partials(problem, config), (config["D_VEC"] > 1) | double
     sums = problem.dtype.accumulator.itemsize
     return Demand(
@@ -238,30 +240,33 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 
 
 def _l2_bytes(problem: Gemm, config: Configs) -> Any:
-    """Count the bytes of a k-tile read from L2, on average: zeros fill what is outside the matrices."""
+    """Return the average bytes of a k-tile that are read from L2.
+
+    Elements outside the matrices are filled with zeros.
+    """
     rows = problem.m / ceil_div(problem.m, config["BM"])
     columns = problem.n / ceil_div(problem.n, config["BN"])
     return (rows + columns) * config["BK"] * problem.dtype.itemsize
 
 
 def _fmas(problem: Gemm, arch: Arch) -> float:
-    """Count the FMAs of an SM's tensor cores per clock, at their full rate.
+    """Return the FMAs per clock of an SM's tensor cores at full rate, a power of two.
 
-    That is a power of two. Data sheets use clocks of their own: Hopper's 1.83 GHz, not the boost clock.
+    Data sheets have their own clocks: Hopper's is 1.83 GHz, not the boost clock.
     """
     flops = arch.matrix_flops.get(problem.dtype.name)
     if flops is None and problem.dtype is F64:
-        flops = 2 * arch.fp64_flops  # as those of an A100 and an H200
+        flops = 2 * arch.fp64_flops  # as for an A100 and an H200
     if flops is None:
         return LEAST_FMAS
     return float(2 ** round(log2(flops / (2 * arch.sms * arch.boost_hz))))
 
 
 def _lines(problem: Gemm, config: Configs, name: str, elements: Any) -> Any:
-    """Count the cache lines that the copies of one matrix's tile look up.
+    """Return the cache lines that the copies of one matrix's tile look up.
 
     A thread copies 16 bytes of 16-bit elements, VEC at a time. Each of a warp's copies looks up the four cache lines of
-    its 512 bytes again. Of float64, neighbouring threads copy neighbouring elements. Elements that are not neighbours
+    its 512 bytes again. For float64, neighbouring threads copy neighbouring elements. Elements that are not contiguous
     have a cache line each.
     """
     strides = problem.a_row_col if name == "A" else problem.b_row_col
@@ -272,6 +277,6 @@ def _lines(problem: Gemm, config: Configs, name: str, elements: Any) -> Any:
 
 
 def _repacked(problem: Gemm, config: Any) -> tuple[str, ...]:
-    """Name the matrices that are copied: both of a Gram matrix share one copy."""
+    """Return the names of the matrices that are copied; both of a Gram matrix share one copy."""
     names = repacked(config)
     return names[:1] if problem.gram and len(names) == 2 else names

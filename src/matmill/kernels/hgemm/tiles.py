@@ -2,9 +2,9 @@
 
 The production kernel and the last rungs of the HGEMM ladder take their constants from here. A matrix whose rows (or
 columns, where those are contiguous) do not start on 16 bytes is copied to shared memory in narrow copies. One of 16-bit
-elements can be repacked instead: a launch before the product copies it to aligned rows
-(``kernels/repack/repack.cuh``). ``repack`` and :func:`repacked` name such matrices, ``"A"`` and ``"B"``. float64
-has no need of that: rows start on 8 bytes, so narrow copies are at most twice as many.
+elements can be repacked instead: a launch before the product copies it to aligned rows (``kernels/repack/repack.cuh``).
+``repack`` and :func:`repacked` name such matrices, ``"A"`` and ``"B"``. float64 does not need that: its rows start on 8
+bytes, so there are at most twice as many narrow copies.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 _COPIES = (16, 8, 4)
 #: Rows of a warp's epilogue staging buffer in shared memory, and the padding of its float32 rows.
 _STAGING_ROWS, _STAGING_PAD = 16, 8
-#: Registers for accumulators and for elements copied one by one that leave enough for all else: found by compiling.
+#: The most registers for accumulators and for elements copied one by one that cause no spills, determined by compiling.
 _MOST_REGISTERS = 144
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Return dynamic shared memory of a block in bytes.
+    """Return the dynamic shared memory of a block in bytes.
 
-    It holds the stages, or the epilogue's staging buffers where they need more.
+    It holds the stages, or the epilogue's staging buffers if they need more.
 
     Only outputs of 16 bits are staged. The device asserts the same number.
 
@@ -83,8 +83,8 @@ def double_tile(
     return Config.of(**constants, MMA_K=mma_k)
 
 
-#: Tile shapes, largest first: the later ones give up intensity for more blocks, the last two are for few rows or few
-#: columns. 128 x 128 by eight warps is for copies through registers. 132 blocks of 128 x 256 read 20% fewer rows and
+#: Tile shapes, largest first: later ones have less intensity and more blocks, and the last two are for few rows or few
+#: columns. 128 x 128 with eight warps is for copies through registers. 132 blocks of 128 x 256 read 20% fewer rows and
 #: columns with a raster group of 16 tiles than with 8.
 _AMPERE = (
     tile(128, 256, 64, 2, 4, stages=4, group=16),
@@ -113,9 +113,9 @@ _TURING = (
     tile(32, 128, 32, 1, 4, stages=2, blocks_per_sm=2),
     tile(128, 32, 32, 4, 1, stages=2, blocks_per_sm=2),
 )
-#: Tile shapes of float64, not measured yet. An SM of an H200 multiplies 128 terms in a clock, so L2, which delivers
-#: some 48 bytes to it, has to deliver 16 where tiles are 128 x 128, 24 for 128 x 64 and 32 for 64 x 64. Smaller tiles
-#: are for products with fewer tiles than SMs, whose time is that of the copies in flight.
+#: Tile shapes of float64, not measured yet. An SM of an H200 multiplies 128 terms per clock. For that L2, which
+#: delivers about 48 bytes per clock to an SM, must deliver 16 with tiles of 128 x 128, 24 with 128 x 64 and 32 with 64
+#: x 64. Smaller tiles are for products with fewer tiles than SMs, which are limited by the latency of copies.
 _DOUBLE_HOPPER = (
     double_tile(128, 128, 16, 2, 4, stages=4),
     double_tile(128, 64, 16, 2, 2, stages=4, blocks_per_sm=2),
@@ -124,7 +124,7 @@ _DOUBLE_HOPPER = (
     double_tile(32, 64, 16, 2, 2, stages=4, blocks_per_sm=4),
     double_tile(32, 32, 16, 2, 2, stages=5, blocks_per_sm=4),
 )
-#: An A100 multiplies 64 terms in a clock and has less shared memory.
+#: An A100 multiplies 64 terms per clock and has less shared memory.
 _DOUBLE_AMPERE = (
     double_tile(128, 128, 16, 2, 4, stages=4),
     double_tile(128, 64, 16, 2, 2, stages=3, blocks_per_sm=2),
@@ -148,9 +148,8 @@ def shapes(arch: Arch, dtype: DType = F16) -> tuple[Config, ...]:
 def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Say why the pipeline cannot multiply the problem's elements on ``arch``, or None.
 
-    That is :func:`why_not_tensor_cores`, and for float64 the compute capabilities whose tensor cores are fast.
-    GPUs of compute capability 8.6 and newer have mma.sync on float64 too. Except for Hopper's, it is no faster than
-    their FMA units.
+    float64 is limited to compute capabilities on which its tensor cores are fast. GPUs of compute capability 8.6 and
+    newer have mma.sync on float64 too. Except for Hopper's, it is no faster than their FMA units.
 
     >>> from matmill.arch import get
     >>> why_not_elements(Gemm(8, 8, 8, F64), LARGEST, get("rtx4090"))
@@ -167,7 +166,7 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
 def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
     """Return ``config`` with the constants of each matrix's copies.
 
-    They say which dimension is the tile's row, and the vector width.
+    They are the dimension of the tile's rows, and the vector width.
 
     A tile's row runs along the dimension in which the matrix is contiguous. A copy moves as many elements as the
     alignment of every row and the extent allow, and 8 elements of the matrices in ``repack``. Matrices that are
@@ -215,7 +214,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
 
 
 def _fits_registers(config: Config) -> bool:
-    """Tell whether a thread has registers for its accumulators and its share of elements copied one by one.
+    """Tell whether a thread has registers for its accumulators and for its share of elements copied one by one.
 
     Each element needs a register until it has arrived; then two share one.
     """
@@ -224,12 +223,12 @@ def _fits_registers(config: Config) -> bool:
 
 
 def threads(config: Config) -> int:
-    """Count the threads per block."""
+    """Return the threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * 32
 
 
 def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Count the FMAs per k of the busiest SM, padding included: less is better.
+    """Return the FMAs per k of the busiest SM, padding included.
 
     Tiles below 128 x 128 count for more than their size: they read shared memory more often for the same sums.
     """
@@ -240,7 +239,7 @@ def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Say why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
+    """Return why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
     reason = why_not_elements(problem, config, arch)
     if reason is not None:
         return reason
@@ -260,7 +259,7 @@ def _stages_bytes(config: Config, itemsize: int) -> int:
 
 
 def _width(stride: int, extent: int, align: int, itemsize: int) -> int:
-    """Count the elements per copy of rows of ``extent`` elements that start on multiples of ``align`` bytes."""
+    """Return the elements per copy of rows of ``extent`` elements that start on multiples of ``align`` bytes."""
     if stride != 1:
         return 1
     widths = (copied // itemsize for copied in _COPIES if copied >= itemsize)

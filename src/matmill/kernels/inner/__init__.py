@@ -1,8 +1,8 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to
-finish (LAST_BLOCK = 1) or a second launch adds the partial sums, which are in a workspace, in fixed order. An epilogue
-is the second launch's.
+E and F are A and B of the problem. k is split over SPLIT_K blocks. If there are several, the last block to finish
+(LAST_BLOCK = 1) or a second launch adds the partial sums in the workspace in fixed order. The second launch also
+applies an epilogue.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _PARAMETERS = Parameters.of(
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
-    """Count the bytes of the partial sums; a single block writes D of a plain problem itself."""
+    """Return the bytes of the partial sums. A single block writes D of a plain problem directly."""
     if not leaves_partials(problem, config):
         return 0
     return padded_bytes(problem, config) if config["LAST_BLOCK"] else partials_bytes(problem, config)
@@ -130,7 +130,7 @@ INNER: Kernel[Gemm] = Kernel(
 
 
 def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """Return ``kernel`` for a k that comes piece by piece: it adds one piece's sums to the totals at D.
+    """Return ``kernel`` for one piece of k: it adds the piece's sums to the totals at D.
 
     D is a packed array of m x n sums in the accumulator's type, which start as zeros. alpha, beta and C are not read.
     """
@@ -138,7 +138,7 @@ def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """Return the launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
+    """Return the launch after the last :func:`piece`: it computes D from the totals, which are its workspace."""
     reduce = REDUCE_TOTALS
 
     def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:

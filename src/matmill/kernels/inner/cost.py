@@ -1,11 +1,11 @@
-"""How long a product takes on the inner kernel of ``kernels/inner/simt.cuh``.
+"""The time of a product on the inner kernel of ``kernels/inner/simt.cuh``.
 
 Four things happen at once, and the slowest decides: bytes arrive from memory, limited by bytes in flight over latency
 (Little's law) and by memory's bandwidth, with a smooth transition; instructions are issued; FMAs execute, padding
 included; shared memory, or L1, delivers operands. Blocks take chunks of k round-robin, so the busiest SM decides, and
-the last chunk is short. On top come the launch, the latency of the first loads, fetching the code, the last stage of
-unaligned rows, the block's own reduction and, with more than one block, the reduction by the last block or by a second
-launch.
+the last chunk is short. To this are added the launch, the latency of the first loads, fetching the code, the last stage
+of unaligned rows, the block's own reduction and, with more than one block, the reduction by the last block or by a
+second launch.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
 ``benchmarks/fit_model.py`` fitted the defaults to times of a search on an H200 (2026-11-23): 152 products, of which 53
@@ -48,13 +48,13 @@ from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
 
 _LANES, _CACHE_LINE = 32, 128
-#: Lanes that share the k's of a row or column where a warp loads fragments.
+#: Lanes that share the k's of a row or column in a warp's load of fragments.
 _SHARING = 4
-#: How steeply memory slows down with too many bytes in flight.
+#: The power with which memory slows down as too many bytes are in flight.
 _CROWDING = 4
-#: Instead of 0 seconds in a denominator: where k is 0, both times are.
+#: Seconds in place of 0 in a denominator, for k = 0.
 _INSTANT = 1e-15
-#: Warps of an SM that hide little of each other's waiting.
+#: Warps of an SM that hide little of each other's latency.
 _FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch.
 _WAYS = 16
@@ -62,43 +62,43 @@ _WAYS = 16
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+    """Fitted constants. Times in seconds; slots are instructions of one thread."""
 
-    #: Share of the data sheet's bandwidth that reads would reach with any number of bytes in flight.
+    #: Share of the data sheet's bandwidth that reads would reach with unlimited bytes in flight.
     read_share: float
-    #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
-    #: which 71% of the bandwidth is reached; 95% take three times as much.
+    #: Seconds from a request under load to its data. Bandwidth times latency is 19 KB in flight on each SM of an H200,
+    #: which reach 71% of the bandwidth; 95% take three times as much.
     latency: float
-    #: Bytes in flight on each SM with which memory takes twice as long: on an H200 up to 80 KB do no harm, with 130 KB
-    #: it takes 8% to 20% longer.
+    #: Bytes in flight on each SM at which memory takes twice as long: on an H200 up to 80 KB are free, and with 130 KB
+    #: memory takes 8% to 20% longer.
     crowded: float
-    #: Share of bytes moved in vain where rows are read in runs of one cache line; less where runs are longer.
+    #: Share of bytes that are moved for nothing when rows are read in runs of one cache line; longer runs have less.
     scatter: float
     #: The last stage of unaligned rows or columns, whose incomplete vectors are copied word by word.
     last_shifted: float
-    #: Cycles per instruction of the loops, which are fetched from memory once.
+    #: Cycles per instruction of the loops, whose code is fetched from memory once.
     code_cycles: float
-    #: Of the last block, which adds all partial sums: until it knows that it is the last, with its own sum; of each
-    #: step, in which a thread has as many loads in flight as it can; and bytes of partial sums, written and read, per
-    #: cycle.
+    #: The last block, which adds all partial sums: seconds until it knows that it is the last, with its own sum;
+    #: seconds of each step, in which a thread has as many loads in flight as it can; and bytes of partial sums, written
+    #: and read, per cycle.
     last: float
     last_step: float
     last_bytes: float
-    #: Share of the data sheet's FMA rate that is reached.
+    #: Reached share of the data sheet's FMA rate.
     fma_share: float
-    #: Slots per copy, per load straight from memory, per load from a stage and per 16-bit element that is widened. In
-    #: machine code (sm_90a, 2026-11-21) they are 2.5, 3, 1.1, 1.1 instructions.
+    #: Slots per copy, per load straight from memory, per load from a stage and per 16-bit element that is widened. The
+    #: machine code (sm_90a, 2026-11-21) has 2.5, 3, 1.1 and 1.1 instructions.
     copy_slots: float
     read_slots: float
     load_slots: float
     widen_slots: float
-    #: Slots of a thread per stage: whether there is another, and its address.
+    #: Slots of a thread per stage, for its address and the test whether there is another.
     stage_slots: float
-    #: Cycles per stage in which a block's warps wait for each other; other blocks fill them.
+    #: Cycles per stage in which a block's warps wait for each other. Other blocks may use them.
     barrier_cycles: float
     #: Cycles per cache line of L1 that a load straight from memory touches.
     line_cycles: float
-    #: Cycles per pass through shared memory; above 1 because of bank conflicts that the count misses.
+    #: Cycles per pass through shared memory; above 1 because of uncounted bank conflicts.
     shared_cycles: float
     #: Cycles per output and thread of the block's reduction.
     sum_cycles: float
@@ -106,11 +106,11 @@ class Constants:
     warps_half: float
     #: The four times overlap partly: their p-norm with this p.
     overlap: float
-    #: Share of memory's and issue's times that does not overlap where threads load straight into registers, for equal
+    #: Share of the times of memory and issue that does not overlap if threads load straight into registers, for equal
     #: times and eight warps on an SM. It falls with more warps, and with the square of the shorter time.
     direct_wait: float
-    #: On tensor cores, in place of the above: the share of the data sheet's rate (mma.sync reaches two thirds at best),
-    #: that for float64, slots of a copy and of a load from a stage, and a barrier's cycles.
+    #: For tensor cores, in place of the above: the share of the data sheet's rate (mma.sync reaches two thirds at
+    #: best), the same for float64, slots of a copy and of a load from a stage, and a barrier's cycles.
     mma_share: float
     mma_float64_share: float
     mma_copy_slots: float
@@ -118,7 +118,7 @@ class Constants:
     mma_barrier_cycles: float
     #: The p of the overlap with tensor cores: copies do not wait for products.
     mma_overlap: float
-    #: Share of the products of a block's last stage that nothing else overlaps.
+    #: Share of the products of a block's last stage that overlaps with nothing.
     mma_last: float
 
 
@@ -127,15 +127,15 @@ DEFAULT = load_constants(__name__, Constants)
 
 @dataclass(frozen=True)
 class Demand:
-    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+    """The work of a product on a GPU with a configuration; costs are in :class:`Constants`.
 
-    Of the whole GPU: ``bytes``, bytes in ``flight`` at a time, ``l1`` (bytes of L1 cache beside the blocks' shared
-    memory), and seconds of the FMAs at the data sheet's rate (``multiply_seconds``). Of the busiest SM: instructions
+    For the whole GPU: ``bytes``, bytes in ``flight`` at a time, ``l1`` (bytes of L1 cache beside the blocks' shared
+    memory), and seconds of the FMAs at the data sheet's rate (``multiply_seconds``). For the busiest SM: instructions
     and ``stages`` summed over threads, ``cache_lines`` touched in L1, and ``passes`` through shared memory. ``reads``
     are loads straight from memory, ``loads`` those from stages. ``sums`` are outputs per thread times a block's warps.
 
-    ``reduction`` is the launch that adds partial sums. 1 or 0: ``last_block``, where the last block adds them all (in
-    ``last_block_steps``); ``shifted``, where rows or columns are unaligned; ``direct``, where threads load straight
+    ``reduction`` is the launch that adds partial sums. These are 1 or 0: ``last_block``, if the last block adds them
+    all (in ``last_block_steps``); ``shifted``, if rows or columns are unaligned; ``direct``, if threads load straight
     into registers; ``mma``, on tensor cores; ``float64``. ``last`` is one over the stages of a block. ``code`` is the
     number of FMAs in the machine code of the loops.
     """
@@ -174,32 +174,33 @@ class Demand:
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     return times(demand(problem, config, arch), constants, prices)
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c = constants
 
     def either(plain: float, mma: float) -> float:
         return plain + counts.mma * (mma - plain)
 
     most = c.read_share * counts.read_bytes_per_s
-    # Copies pass through L1, also those to shared memory: no more than it holds is in flight.
+    # All copies pass through L1, also those to shared memory, so that L1's size limits the bytes in flight.
     waiting = (1 / counts.flight**4 + 1 / counts.l1**4) ** 0.5 * (most * c.latency) ** 2
     memory = counts.bytes / most * (1 + waiting) ** 0.5
     memory *= 1 + (counts.flight / (counts.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * counts.scatter
-    # The share is a fit to one GPU, whose latency costs more than its excess; none reads faster than its data sheet.
+    # The share was fitted to one GPU, whose latency costs more than its surplus of bandwidth. No GPU exceeds its data
+    # sheet.
     least = counts.bytes / counts.read_bytes_per_s
     memory = (memory + least + abs(memory - least)) / 2
 
     mma_share = c.mma_share + counts.float64 * (c.mma_float64_share - c.mma_share)
     arithmetic = counts.multiply_seconds / either(c.fma_share, mma_share)
 
-    # While tensor cores read their operands, for several cycles, the scheduler issues nothing else. Those of float64
-    # multiply for longer, so that other instructions are issued meanwhile.
+    # While tensor cores read their operands, for several cycles, the scheduler issues nothing else. float64 products
+    # take longer, so that other instructions are issued meanwhile.
     held = counts.mma * (1 - counts.float64) * arithmetic
     arithmetic = arithmetic - held
     slots = counts.multiplies + c.read_slots * counts.reads + either(c.load_slots, c.mma_load_slots) * counts.loads
@@ -227,7 +228,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 
 @columnwise
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """Count what ``problem`` demands of ``arch`` with ``config``."""
+    """Count the work of ``problem`` with ``config`` on ``arch``."""
     staged, bs, s, v, slices = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
     chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
     blocks = slices * problem.batch
@@ -247,7 +248,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     products = config["TM"] * (config["TM"] + 1) / 2 if one_triangle else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
-    threads = float(s)  # that load the same k
+    threads = float(s)  # threads that load the same k
     if mma:
         warps = resident * bs // _LANES
         each = terms * SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had the busiest one's work
@@ -256,9 +257,11 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         seconds_each = [_mma_seconds(problem, config, arch, diagonal=half) for half in halves]
         multiplies = each * _LANES * busiest(diagonal, warps, *slots_each)
         seconds = each * busiest(diagonal, warps, *seconds_each)
-        products = sum(slots_each[half] for half in set(diagonal))  # of all code: diagonal tiles have their own
+        products = sum(
+            slots_each[half] for half in set(diagonal)
+        )  # of the whole code: diagonal tiles have separate code
         threads /= _SHARING
-        tn *= diagonal.count(False) / len(diagonal)  # diagonal tiles' columns are their rows
+        tn *= diagonal.count(False) / len(diagonal)  # columns of diagonal tiles are their rows
 
     copied, cache_lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
@@ -313,7 +316,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 
 def _mma_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
-    """Issue slots of a thread per k (a warp's fragments hold several): products, sums and splitting."""
+    """Return the issue slots of a thread per k for products, sums and splitting; a warp's fragments hold several k."""
     fragment = FRAGMENTS[problem.dtype.itemsize]
     chain = max(1, 4 * config["V"] // fragment.length)  # products per short sum, which is added to the long one
     merged = {name: problem.dtype.wider is not None and config[f"{name}_MODE"] != ALONG_K for name in "EF"}
@@ -322,14 +325,14 @@ def _mma_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
 
 
 def _mma_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:
-    """Return seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
+    """Return the seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
     name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
     fragment = FRAGMENTS[problem.dtype.itemsize]
     return 2 * fragment.parts * MMA_OUTPUTS * mma_tiles(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
 
 
 def _code(config: Config, products: float) -> float:
-    """Count the FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``simt.cuh``."""
+    """Return the number of FMAs (or other ``products``) in the code of the loops, which ``simt.cuh`` unrolls."""
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
@@ -341,7 +344,7 @@ def _code(config: Config, products: float) -> float:
 
 
 def _last_block_steps(problem: Gemm, config: Config) -> int:
-    """Count the loads in flight of a thread of the last block where ``ways`` share an output (``last_block.cuh``)."""
+    """Return the steps of a thread of the last block, each with all the loads that it can have in flight."""
     bs = config["BS"]
     vectors, lanes = last_block(config, problem.dtype.accumulator.itemsize)
     ways = bs // lanes
@@ -349,20 +352,20 @@ def _last_block_steps(problem: Gemm, config: Config) -> int:
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
-    """Return a cache line over the runs that are read at a time where k is contiguous, times the share of such rows."""
+    """Return a cache line's share of the runs that are read at a time, times the share of rows with contiguous k."""
     extents = {"E": problem.m, "F": 0 if problem.gram else problem.n}
     along = sum(count for name, count in extents.items() if k_contiguous(config, name))
     return along / sum(extents.values()) * _CACHE_LINE / _run(problem, config)
 
 
 def _held(problem: Gemm, config: Config) -> float:
-    """Cache lines of L1 that bytes in flight need, over those that they would fill: runs share their first and last."""
+    """Return the L1 cache lines of bytes in flight, relative to full ones: runs share their first and last line."""
     run, total, held = _run(problem, config), 0, 0.0
     for name, count, pitch in (
         ("E", problem.m, problem.a_row_col[0]),
         ("F", 0 if problem.gram else problem.n, problem.b_row_col[1]),
     ):
-        # Every run starts at a multiple of this from the start of a cache line.
+        # Every run starts a multiple of this after the start of a cache line.
         grid = gcd(pitch * problem.dtype.itemsize if count > 1 else run, run, _CACHE_LINE)
         total += count
         held += count * (1 + (_CACHE_LINE - grid) / run if k_contiguous(config, name) else 1)
@@ -370,26 +373,26 @@ def _held(problem: Gemm, config: Config) -> float:
 
 
 def _run(problem: Gemm, config: Config) -> int:
-    """Count the bytes of a contiguous run along k that are read at a time."""
+    """Return the bytes of a contiguous run along k that are read at a time."""
     pieces = _LANES // min(config["S"], _LANES)
     return (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
 
 
 def _cache_lines(problem: Gemm, config: Config, name: str, count: float, takers: int) -> float:
-    """Cache lines of L1 per k that loads of one matrix touch, straight into the registers of S threads per k.
+    """Return the L1 cache lines per k that direct loads of one matrix touch, for the S threads of a k.
 
-    Counted for 16-byte loads; narrower loads count in proportion to their width.
+    They are counted for 16-byte loads; narrower loads count in proportion to their width.
     """
     size, s, v = problem.dtype.itemsize, config["S"], config["V"]
     width, mode = config[f"{name}_WIDTH"], config[f"{name}_MODE"]
     sharing = min(s, _LANES)
-    pieces = _LANES // sharing  # of a warp's request, each of V k's
-    apart = min(takers, sharing)  # lanes of a piece that read different addresses
+    pieces = _LANES // sharing  # parts of a warp's request, each with V k's
+    apart = min(takers, sharing)  # lanes of a part that read different addresses
     if mode == ALONG_K:  # one run per row or column
         touched = apart * max(1.0, pieces * v * size / _CACHE_LINE)
     else:
         whole = problem.m if name == "E" else problem.n
         spanned = pieces * v * whole * size / _CACHE_LINE
         touched = min(float(pieces * max(1.0, apart * width * size / _CACHE_LINE)), max(1.0, spanned))
-    requests = count / width * s / sharing  # of warps, per k of one piece
+    requests = count / width * s / sharing  # requests of warps, per k of one part
     return requests * touched / pieces * width * size / VECTOR_BYTES

@@ -1,4 +1,4 @@
-"""Configurations of the inner kernel on tensor cores (``kernels/inner/mma.cuh``), for when FMAs would limit.
+"""Configurations of the inner kernel on tensor cores (``kernels/inner/mma.cuh``), for problems that FMAs would limit.
 
 A configuration is a warp's tile, the rows and columns of warps that cover D, the groups that share a block's k's, and
 the size of a stage.
@@ -37,42 +37,42 @@ from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
 from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES
 from matmill.problem import Gemm
 
-#: The least time of FMAs as a share of memory's best time; and the fewest outputs of 16-bit types, which take as long
-#: to widen as to multiply.
+#: The least time of FMAs as a share of memory's best time, and the fewest outputs of 16-bit types: with fewer, widening
+#: takes as long as multiplying.
 _LEAST_MULTIPLIES, _FEWEST = 0.25, 48
-#: Rows of E of a lane in a fragment, and lanes that share E's rows (and F's columns).
+#: Rows of E per lane in a fragment, lanes that share E's rows (and F's columns), and lanes of a warp.
 _E_ROWS, _LANES, _WARP = 2, 8, 32
 #: Bytes of float32 and of float64.
 _SINGLE, _DOUBLE = 4, 8
-#: Registers of a thread for addresses and counters; with float64; more for a remainder.
+#: Registers of a thread for addresses and counters, the same with float64, and additional ones for a remainder.
 _OTHERS, _OTHERS_FLOAT64, _FOR_REMAINDER = 40, 52, 24
-#: More for float32 where k-groups load columns of F with k not contiguous.
+#: Additional registers for float32 if k-groups load columns of F and k is not contiguous.
 _FOR_TRANSPOSED_K_GROUPS = 40
-#: More for each unaligned 16-bit row or column, by the k's per load (with few, more is loaded ahead), and for each row
-#: or column beside these that is not contiguous along k.
+#: Additional registers for each unaligned 16-bit row or column, by the k's per load (with few, more is loaded ahead),
+#: and for each further row or column that is not contiguous along k.
 _FOR_SHIFTED, _FOR_TRANSPOSED = {4: 3, 8: 2}, 2
-#: Tiles to consider, and the largest burden of the last one as a multiple of the least.
+#: The most tiles to consider, and the largest burden of the last one relative to the least burden.
 _TILES, _MOST_BURDEN = 3, 1.3
-#: Cycles in which a scheduler issues nothing else, per MMA on an H200; and those for which an MMA on float64 keeps the
-#: tensor core busy, while other instructions are issued.
+#: Cycles per MMA in which a scheduler of an H200 issues nothing else; and the cycles for which an MMA on float64 keeps
+#: the tensor core busy, while other instructions are issued.
 _HELD, _BUSY = 7.0, 32.0
-#: Warps of a block and of an SM.
+#: The most warps of a block, and numbers of warps of an SM.
 _MOST_WARPS, _WARPS = 16, (8, 12, 16)
 #: Stages; bytes in flight on an SM; and the fewest bytes of a contiguous run in a stage.
 _STAGES, _FLIGHT, _RUN = 3, (25_000, 125_000), 64
-#: Steps of a group in a stage, and registers that the compiler needs to load for several at once.
+#: Steps of a group in a stage, and registers that the compiler needs to load several ahead.
 _AHEAD = {2: 0, 4: 16}
-#: The most bytes of a row that a lane loads of a stage: more is more code, and more registers than are counted here.
-#: The second limit is for float64 where nothing else is left, and for Gram matrices of float32 (half as many rows).
+#: The most bytes of a row that a lane loads from a stage: more would need more code, and uncounted registers. The
+#: second limit is for float64 where nothing else remains, and for Gram matrices of float32 (half as many rows).
 _MOST_LOADED = 32, 64
-#: The most sums of a lane for which the compiler has registers for two products of float32 in a chain.
+#: The most sums of a lane for which the compiler has registers to chain two float32 products.
 _MOST_CHAINED = 64
 _MOST_K_GROUPS = 15
 #: The most remainder rows, or columns, of float32 (``remainder.cuh``).
 _MOST_REMAINDER = 4
-#: Alignment in bytes, and the side above which 16-bit products with k not contiguous are left to the 16-bit kernel's
-#: tiles: on an H200 (2026-11-22) 64 x 64 x 1562560 took 1.09 times as long there as here, 80 x 80 0.96 times, 96 x 96
-#: 1.01, 112 x 112 0.95, 128 x 128 0.75; but 65 x 65 and 127 x 127, whose rows are unaligned, 2.2 and 2.1 times.
+#: Alignment in bytes, and the longest side of 16-bit products with k not contiguous; longer ones use the 16-bit
+#: kernel's tiles: on an H200 (2026-11-22) 64 x 64 x 1562560 took 1.09 times as long there as here, 80 x 80 0.96 times,
+#: 96 x 96 1.01, 112 x 112 0.95, 128 x 128 0.75; but 65 x 65 and 127 x 127, whose rows are unaligned, 2.2 and 2.1 times.
 _ALIGNED, _NARROW = 8, 64
 
 
@@ -88,7 +88,7 @@ def mma_configs(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> It
         return
     for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
         configs = list(_of_tiles(problem, arch, layouts, tiles, most))
-        if configs:  # float64's triangles of small tiles need the second limit, for enough bytes in flight
+        if configs:  # small float64 triangles need the second limit to have enough bytes in flight
             yield from configs
             return
 
@@ -105,7 +105,7 @@ def _of_tiles(
 
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
-    """Say why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
+    """Return why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
     if problem.dtype is F32_IN_F64:
         return f"no tensor core multiplies {problem.dtype.name}"
     if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
@@ -116,7 +116,7 @@ def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
 
 
 def _bound(problem: Gemm, arch: Arch) -> bool:
-    """Tell whether FMAs take long enough, compared with memory."""
+    """Tell whether FMAs take long enough, relative to memory."""
     rows = problem.m if problem.gram else problem.m + problem.n
     outputs = problem.m * problem.n * (0.5 if problem.gram else 1.0)
     if problem.dtype.wider is not None:
@@ -126,20 +126,20 @@ def _bound(problem: Gemm, arch: Arch) -> bool:
 
 
 def _tiled(problem: Gemm, layouts: tuple[Layout, Layout]) -> bool:
-    """Tell whether the 16-bit kernel's tiles are as fast: for wide, aligned matrices with k not contiguous."""
+    """Tell whether the 16-bit kernel's tiles are as fast: for wide, aligned matrices whose k is not contiguous."""
     transposed = not all(one.along_k for one in layouts)
     aligned = min(problem.a_align, problem.b_align) >= _ALIGNED
     return problem.dtype.wider is not None and transposed and aligned and min(problem.m, problem.n) > _NARROW
 
 
 def _side_by_side(problem: Gemm, layouts: tuple[Layout, Layout]) -> int:
-    """Count the columns of F that a lane loads together: pairs of 16-bit columns, where k is not contiguous."""
+    """Return the columns of F that a lane loads together: pairs of 16-bit columns if k is not contiguous."""
     _, f = layouts
     return 2 if problem.dtype.wider is not None and not f.along_k and f.extent % 2 == 0 else 1
 
 
 def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
-    """Yield the warp tiles of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
+    """Yield the warp tiles of least burden, which is a scheduler's cycles for one fragment of k of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
     side_by_side = _side_by_side(problem, layouts)
     e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in layouts)
@@ -176,15 +176,15 @@ def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterato
 
 
 def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
-    """Tell whether a block may have the tile's warps, and the fewest warps of an SM have enough registers."""
+    """Tell whether a block may have the tile's warps, and an SM has registers for the fewest warps."""
     warps, needed = tile["S"] // _WARP, _registers(tile, problem.dtype.itemsize)
     return warps <= _MOST_WARPS and needed <= _most_registers(arch, min(_counts(warps)))
 
 
 def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -> list[int]:
-    """Count the rows or columns per lane where ``takers`` warps share ``count``, with the smallest remainder.
+    """Return the rows or columns per lane if ``takers`` warps share ``count``, with the smallest remainder.
 
-    None where fewer warps have the same tiles.
+    The list is empty if fewer warps have the same tiles.
 
     >>> [_per_lane(65, *asked, with_remainder=True) for asked in ((2, 1), (1, 3), (1, 8))]
     [[10, 8], [3], [1]]
@@ -198,12 +198,12 @@ def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -
 
 
 def _warps(down: int, across: int, *, gram: bool) -> int:
-    """Count the warps of a group: a Gram matrix has tiles on and above the diagonal only."""
+    """Return the warps of a group. A Gram matrix has only tiles on and above the diagonal."""
     return down * (down + 1) // 2 if gram else down * across
 
 
 def _burden(tile: Config, dtype: str, fragment: Fragments) -> float:
-    """Count the cycles of the busiest scheduler for a fragment's k's of a group's warps.
+    """Return the cycles of the busiest scheduler for one fragment of k of a group's warps.
 
     It has 3 of 12 warps, and 3 of 10.
     """
@@ -221,16 +221,14 @@ def _burden(tile: Config, dtype: str, fragment: Fragments) -> float:
 
 
 def _counts(own: int) -> list[int]:
-    """Return warps of an SM, in whole groups of ``own``."""
+    """Return possible numbers of warps per SM, in whole groups of ``own``."""
     return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
 
 
 def _registers(tile: Config, size: int) -> int:
-    """Count the registers of a thread.
+    """Return the registers of a thread: for sums, short sums, the fragments being multiplied and those being loaded.
 
-    They hold sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
-
-    16-bit numbers that are loaded one by one need a register each until they are paired. Unaligned ones need a word
+    16-bit numbers that are loaded one by one need a register each until they are paired. Unaligned ones need one word
     more than they fill, and their offset.
     """
     tn, sums = tile["TN"], outputs_of(tile)
@@ -239,10 +237,10 @@ def _registers(tile: Config, size: int) -> int:
     if size == _DOUBLE:
         return 2 * sums + 8 * count + _OTHERS_FLOAT64
     if size == _SINGLE:
-        sums += 16 if triangle(tile) else 0  # rows are copied to be columns
+        sums += 16 if triangle(tile) else 0  # rows are copied to serve as columns
         left = sum(remainder(tile))
         sums += 6 * left + remainder_sums(tile) + (_FOR_REMAINDER if left else 0)
-        sums += 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
+        sums += 8 if tile["V"] * size == VECTOR_BYTES else 0  # the second product of a row
         of_groups = k_groups(tile) > 1 and not (tile["GRAM"] or k_contiguous(tile, "F"))
         return sums + 8 * tn + 8 + 4 * count + _OTHERS + (_FOR_TRANSPOSED_K_GROUPS if of_groups else 0)
     transposed = {name: n for name, n in loaded.items() if not k_contiguous(tile, name)}
@@ -253,10 +251,10 @@ def _registers(tile: Config, size: int) -> int:
 
 
 def _ways(problem: Gemm, layouts: tuple[Layout, Layout]) -> Iterator[tuple[dict[str, int], int]]:
-    """Yield the ways to copy the matrices, without groups, each with the k's that a lane loads at once."""
+    """Yield the ways to copy the matrices, without groups, each with the numbers of k's that a lane may load."""
     size = problem.dtype.itemsize
     e_ways, f_ways = (_copies(one, size) for one in layouts)
-    # Both from where they start, or shifted whatever can be.
+    # Both unshifted, or every one shifted that can be.
     for (e_mode, e_width), (f_mode, f_width) in dict.fromkeys([(e_ways[0], f_ways[0]), (e_ways[-1], f_ways[-1])]):
         copies = {"E_MODE": e_mode, "E_WIDTH": e_width, "F_MODE": f_mode, "F_WIDTH": f_width}
         for v in _lengths(size, {e_mode, f_mode}):
@@ -264,7 +262,7 @@ def _ways(problem: Gemm, layouts: tuple[Layout, Layout]) -> Iterator[tuple[dict[
 
 
 def _copies(layout: Layout, size: int) -> list[tuple[int, int]]:
-    """Return mode and width of copies of one matrix: from where its rows start, and in whole vectors."""
+    """Return mode and width of copies of one matrix: unshifted, and in whole vectors."""
     full, width = VECTOR_BYTES // size, layout.width
     if layout.along_k:
         ways = [(ALONG_K, width)] + ([(SHIFTED, full)] if layout.shifts and width < full else [])
@@ -285,7 +283,7 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
 
 
 def _read(problem: Gemm, tile: Config) -> Config:
-    """Give ``tile`` with the rows (or columns) of a load: one where k is contiguous, else as many as a vector holds."""
+    """Return ``tile`` with the rows (or columns) per load: one if k is contiguous, else as many as a vector holds."""
     counts: dict[str, tuple[int, ...]] = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
     if problem.gram:  # both are read from E's stage
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
@@ -329,10 +327,10 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
 
 
 def _least_run(config: Config, size: int) -> int:
-    """Return the fewest bytes of a contiguous run in a stage, where k is contiguous.
+    """Return the fewest bytes of a contiguous run in a stage, for contiguous k.
 
-    Twice as many where runs start inside sectors, and for k-groups, which load theirs at different times: with runs of
-    64 bytes they took 1.5 times as long.
+    Twice as many if runs start inside sectors, and for k-groups, which load theirs at different times: with runs of 64
+    bytes they took 1.5 times as long.
     """
     along = [name for name in "EF" if k_contiguous(config, name)]
     cut = any(config[f"{name}_WIDTH"] * size < VECTOR_BYTES for name in along)
@@ -340,18 +338,18 @@ def _least_run(config: Config, size: int) -> int:
 
 
 def _most_registers(arch: Arch, warps: int, blocks: int = 1) -> int:
-    """Return the most registers of a thread where so many warps, in so many blocks, share an SM's schedulers."""
+    """Return the most registers of a thread if so many warps, in so many blocks, share an SM's schedulers."""
     each = blocks * ceil_div(warps // blocks, SCHEDULERS)
     return min(255, arch.registers_per_sm // SCHEDULERS // (_WARP * each) // 8 * 8)
 
 
 def _step(config: Config) -> int:
-    """Return the k's that a group multiplies at a time."""
+    """Return the k's that a group multiplies in one step."""
     return 4 * config["V"] * (2 if config["V"] == 1 else 1)
 
 
 def why_not_mma(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Say why a block cannot multiply with ``config`` on the tensor cores of ``arch``, or None."""
+    """Return why a block cannot multiply with ``config`` on the tensor cores of ``arch``, or None."""
     return why_not_tensor_cores(problem, arch) or _why_not_warps(problem, config) or _why_not_stages(problem, config)
 
 

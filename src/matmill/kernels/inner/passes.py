@@ -1,7 +1,7 @@
 """Passes over the banks of shared memory for the inner kernel's reads of a stage, lane by lane.
 
-``kernels/inner/fragments.cuh`` and ``simt.cuh`` say what each thread reads; ``matmill.emulator.memory.banks``
-has the rule for the passes. The host chooses the pitches of stages by them, and the cost model counts them.
+``kernels/inner/fragments.cuh`` and ``simt.cuh`` define each thread's reads; ``matmill.emulator.memory.banks`` has the
+rule for passes. The host chooses the pitches of stages for few passes, and the cost model counts them.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
 
-#: How a matrix's rows (of E) or columns (of F) are read, as in fragments.cuh.
+#: Modes of reading a matrix's rows (of E) or columns (of F), as in fragments.cuh.
 ALONG_K, PACKED, STRIDED, SHIFTED = range(4)
 
-#: Schedulers of an SM; outputs of one MMA instruction, 16 x 8.
+#: Schedulers per SM; outputs of one MMA instruction, 16 x 8.
 SCHEDULERS, MMA_OUTPUTS = 4, 128
 
-_LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at once; bytes of a bank
-#: Slots of a lane per row or column to split two float32, of two k's, into two tf32 each, and to copy those. Integer
+_LANES, _ROW, _WORD = 32, 128, 4  # lanes of a warp; bytes per clock of all banks; bytes of a bank
+#: Slots of a lane per row or column to split two float32, of two k's, into two tf32 each, and to copy them. Integer
 #: instructions take two.
 _SPLIT, _COPIED = 12, 8
 #: The fewest outputs for which a block reorders its sums.
 _MANY = 1024
-#: Row (or column) and group of k's of each lane of a warp that loads fragments for MMA (``mma.cuh``).
+#: Row (or column) and group of k's of each lane when a warp loads fragments for MMA (``mma.cuh``).
 _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 
 def k_groups(config: Config) -> int:
-    """Return the k-groups of a block, each with stages of its own (``kernels/inner/k_groups.cuh``)."""
+    """Return the k-groups of a block, each with its own stages (``kernels/inner/k_groups.cuh``)."""
     return config["U"] if config["MMA"] else 1
 
 
 def groups(config: Config) -> int:
-    """Return groups of S threads in a block, each with its own k's."""
+    """Return the groups of S threads in a block, each with its own k's."""
     return config["BS"] // config["S"]
 
 
 def outputs_of(config: Config) -> int:
-    """Return sums of a thread: on tensor cores 4 for each 16 x 8 outputs of its warp."""
+    """Return the sums of a thread; on tensor cores these are 4 for each 16 x 8 outputs of its warp."""
     if not config["MMA"]:
         return config["TM"] * config["TN"]
     return 4 * mma_tiles(config, diagonal=triangle(config))
 
 
 def triangle(config: Config) -> bool:
-    """Tell whether one thread, or on tensor cores one warp, has a whole Gram matrix, of which it sums only one half."""
+    """Tell whether one thread (one warp on tensor cores) has a whole Gram matrix, and sums only half of it."""
     return config["GRAM"] == 1 and config["DOWN"] == 1
 
 
@@ -65,25 +65,22 @@ def remainder(config: Config) -> tuple[int, int]:
 
 
 def remainder_sums(config: Config) -> int:
-    """Return sums of a lane of the :func:`remainder`'s rows and columns, with its tile's and with each other."""
+    """Return the sums of a lane for the :func:`remainder`'s rows and columns, with its tile's and with each other."""
     rows, columns = remainder(config)
     return config["TM"] * columns + config["TN"] * rows + rows * columns
 
 
 def mma_tiles(config: Config, *, diagonal: bool) -> int:
-    """Return MMA tiles of 16 x 8 outputs in a warp's tile.
+    """Return the MMA tiles of 16 x 8 outputs in a warp's tile.
 
-    On a Gram matrix's diagonal only those on and above the diagonal count.
-
-    >>> mma_tiles(Config.of(TM=8, TN=8), diagonal=True), mma_tiles(Config.of(TM=8, TN=8), diagonal=False)
-    (20, 32)
+    On a Gram matrix's diagonal only tiles on and above the diagonal count.
     """
     rows, columns = config["TM"] // 2, config["TN"]
     return rows * columns - (rows * (rows - 1) if diagonal else 0)
 
 
 def on_diagonal(config: Config, fragment: Fragments) -> list[bool]:
-    """Return for each warp of a group on tensor cores, whether it has half a tile, on a Gram matrix's diagonal.
+    """Return for each warp of a group on tensor cores whether it has half a tile, on a Gram matrix's diagonal.
 
     Such warps are spread over the schedulers, to which warps are assigned round-robin (``MmaMainloop::tile_of``).
 
@@ -96,7 +93,7 @@ def on_diagonal(config: Config, fragment: Fragments) -> list[bool]:
 
 
 def width_of(config: Config, name: str, extent: int, size: int) -> int:
-    """Count the elements that a thread loads at once from a stage of matrix ``name``, of ``extent`` rows or columns."""
+    """Return the elements that a thread loads at once from a stage of ``name`` with ``extent`` rows or columns."""
     mode = config[f"{name}_MODE"]
     if by_word(config, name):
         return _WORD // size
@@ -108,7 +105,7 @@ def width_of(config: Config, name: str, extent: int, size: int) -> int:
 
 
 def by_word(config: Config, name: str) -> bool:
-    """Tell whether lanes load unaligned 16-bit numbers by the words that hold them (``fragments.cuh``)."""
+    """Tell whether lanes load the words that hold unaligned 16-bit numbers (``fragments.cuh``)."""
     return config[f"{name}_MODE"] == SHIFTED and config["V"] > 1
 
 
@@ -121,7 +118,7 @@ def k_contiguous(config: Config, name: str) -> bool:
 class Fragments:
     """A warp's product of 16 x 8 outputs on tensor cores: its instructions (``parts``) and k's (``length``).
 
-    ``adds`` is a lane's plain additions per row and column, which add a short sum to the long one.
+    ``adds`` is a lane's number of additions per row and column that add a short sum to the long one.
     """
 
     parts: int
@@ -129,23 +126,23 @@ class Fragments:
     adds: int
 
 
-#: By bytes per element: 16-bit types, float32, and float64, for which the MMA itself adds to the long sum.
+#: By bytes per element: 16-bit types, float32, and float64, whose MMA adds to the long sum itself.
 FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(TF32_PRODUCTS, 8, 2), 8: Fragments(1, 8, 0)}
 
 
 def mma_slots(config: Config, fragment: Fragments, *, diagonal: bool, chain: float = 1) -> float:
-    """Issue slots of a lane for a fragment's k's: products, additions to the long sums, splitting, the remainder.
+    """Return the issue slots of a lane for one fragment of k: products, additions, splitting, the remainder.
 
-    ``chain`` products make one short sum. On the ``diagonal``, rows are columns too, and copied.
+    ``chain`` products make one short sum. On the ``diagonal``, rows are also columns, and are copied.
     """
     tiles = mma_tiles(config, diagonal=diagonal)
     split = _SPLIT * config["TM"] + (_COPIED * config["TM"] if diagonal else _SPLIT * config["TN"])
-    plain = 2 * remainder_sums(config) + sum(remainder(config))  # of two k's: FMAs, and their loads
+    plain = 2 * remainder_sums(config) + sum(remainder(config))  # FMAs of two k's, and their loads
     return fragment.parts * tiles + 2 * fragment.adds * tiles / chain + (split if fragment.parts > 1 else 0) + plain
 
 
 def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> float:
-    """Return the cost of the busiest scheduler's ``warps``, where a whole tile costs ``whole`` and half one ``half``.
+    """Return the cost of the busiest scheduler's ``warps``, if a whole tile costs ``whole`` and half a tile ``half``.
 
     Warps come in groups; ``diagonal`` (:func:`on_diagonal`) says which warps of a group have half a tile.
     """
@@ -156,15 +153,15 @@ def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> floa
 def packed(config: Config) -> bool:
     """Tell whether a block has so many outputs that it reorders its sums before it writes them (``packed_sums.cuh``).
 
-    Only with tensor cores shared memory is reserved for that; other configs of so many outputs usually have it.
+    Shared memory is reserved for that only with tensor cores; other configs with so many outputs usually have enough.
     """
     return config["M"] * config["N"] >= _MANY
 
 
 def last_block(config: Config, itemsize: int) -> tuple[int, int]:
-    """Count the vectors of a block's sums, and the threads side by side that read them (``last_block.cuh``).
+    """Return the vectors of a block's sums, and the threads side by side that read them (``last_block.cuh``).
 
-    ``itemsize`` is that of a sum, in bytes.
+    ``itemsize`` is a sum's, in bytes.
     """
     vectors = ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
     # Three vectors get a fourth, idle thread, so that a warp reads whole rows of them.
@@ -172,7 +169,7 @@ def last_block(config: Config, itemsize: int) -> tuple[int, int]:
 
 
 def at_once(ways: int, threads: int, blocks: int) -> int:
-    """Count the loads in flight of a thread of the last block where ``ways`` share an output (``last_block.cuh``).
+    """Return the loads in flight of a thread of the last block if ``ways`` share an output (``last_block.cuh``).
 
     A block has ``threads`` threads, an SM ``blocks`` blocks.
 
@@ -187,8 +184,8 @@ def at_once(ways: int, threads: int, blocks: int) -> int:
 class Reads:
     """A thread's loads of matrix ``name`` from a stage: ``width`` elements of ``size`` bytes each.
 
-    ``late`` is for unaligned rows or columns that are read by words, ``v`` elements at a time: from each to the next,
-    the offset from an aligned vector grows by so many elements.
+    ``late`` is for unaligned rows or columns that are read by words, ``v`` elements at a time: it is the number of
+    elements by which their offset from an aligned vector grows from one to the next.
     """
 
     name: str
@@ -225,7 +222,7 @@ class Reads:
         return 1 / self.width + (0 if self.late is None else 1 / self.v)
 
     def passes(self, pitch: int) -> float:
-        """Return passes of one such load of a warp where rows (or k's) are ``pitch`` elements apart."""
+        """Return the passes of one such load of a warp if rows (or k's) are ``pitch`` elements apart."""
         taker, group = (pitch, self.v) if self.along_k else (self.group, self.v * pitch)
         apart = (taker * self.size, group * self.size, self.width * self.size)
         if self.mma:
@@ -235,10 +232,10 @@ class Reads:
 
 @cache
 def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int, int]) -> float:
-    """Return passes of a warp, on average.
+    """Return the average passes of a warp.
 
-    ``apart`` is in bytes: from one thread's rows to the next thread's, from one group of S threads to the next, and of
-    a load.
+    ``apart`` has distances in bytes, from one thread's rows to the next thread's and from one group of S threads to the
+    next, and the bytes of a load.
 
     >>> _passes((2, 2, 4, 0), "E", (528, 16, 16)), _passes((2, 2, 4, 0), "E", (576, 16, 16))
     (4.0, 2.0)
@@ -254,7 +251,7 @@ def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int,
 
 @cache
 def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], late: int = 0) -> int:
-    """Return passes of a warp with ``lanes`` as (taker, group).
+    """Return the passes of a warp whose ``lanes`` are (taker, group).
 
     Each row starts ``late`` bytes later than the one before.
 
@@ -277,7 +274,7 @@ def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], 
 
 
 def tile_of(s: int, down: int, across: int, threads: int, gram: int) -> tuple[int, int]:
-    """Return tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh has it.
+    """Return tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh does.
 
     >>> [tile_of(s, 3, 3, 8, 1) for s in range(6)]
     [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]

@@ -1,7 +1,7 @@
-"""Tiles, loads and launches of the inner kernel worth considering for a problem, and what makes one legal.
+"""Tiles, loads and launches of the inner kernel worth considering for a problem, and their legality.
 
-:func:`layouts` says what follows from a problem's strides alone. A configuration is a tile per thread, a way to read
-(direct or staged, see ``kernels/inner/simt.cuh``) and a launch.
+:func:`layouts` depends only on a problem's strides. A configuration is a tile per thread, a way to read (direct or
+staged, see ``kernels/inner/simt.cuh``) and a launch.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from matmill.kernels.splitk import MOST_ADDED_BY_ONE, needs_epilogue, padded_byt
 from matmill.lowering import NARROW, is_long
 from matmill.problem import Gemm
 
-#: The most registers of a thread for sums, for one k of its rows and columns, and for all that it has loaded.
+#: The most registers of a thread for sums, for one k of its rows and columns, and for all loaded elements.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
-#: The most sums where one thread has a whole Gram matrix: 16 x 16 numbers of 4 bytes.
+#: The most sums of a thread that has a whole Gram matrix: 16 x 16 numbers of 4 bytes.
 _MOST_OF_GRAM = 136
-#: The most registers where loads of several rounds are in flight at once, and registers for addresses and counters.
+#: The most registers if loads of several rounds are in flight at once, and registers for addresses and counters.
 _MOST_AT_ONCE, _OTHERS = 96, 52
-#: The most registers of a thread in all, where there is a choice.
+#: The most registers of a thread altogether, if there is a choice.
 _MOST_REGISTERS = 240
 _THREADS = (128, 256)
-#: Rows of tiles of a Gram matrix: of 3, 5, 7, ... the tiles on and above the diagonal nearly fill a power of two; of
-#: powers of two they fill half of the square, whose reads are merged.
+#: Rows of tiles of a Gram matrix. With 3, 5, 7, ... rows the tiles on and above the diagonal nearly fill a power of
+#: two; with a power of two they fill half of the square, whose reads are merged.
 _GRAM_DOWN = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 22)
-#: Bytes of a stage that is worth a barrier and leaves memory for others, and the fewest bytes of a run in it.
+#: Bytes of a stage, at least to be worth a barrier and at most to leave memory for others; and the fewest bytes of a
+#: run in it.
 _STAGE, _RUN = (4096, 32768), 64
-#: Bytes of partial sums that the last block adds as fast as a second launch.
+#: Bytes of partial sums up to which the last block adds as fast as a second launch.
 _SOON_ADDED = 8192
-#: Threads of a warp, bytes of a cache line, and the most rows that a warp should read in runs below a cache line.
+#: Threads of a warp, bytes of a cache line, and the most rows that a warp should read in runs shorter than a cache
+#: line.
 _WARP, _CACHE_LINE, _MANY = 32, 128, 32
 #: The most rows of a Gram matrix that one thread reads whole from a stage although they are aligned.
 _MOST_ROWS = 12
-#: The fewest threads per SM, two warps per scheduler: otherwise a warp that waits for a stage leaves one idle.
+#: The fewest threads per SM, two warps per scheduler: with fewer, a warp that waits for a stage idles its scheduler.
 _LEAST_RESIDENT = 256
-#: With fewer stages per block, the reduction may take longer than they do.
+#: Stages per block below which the reduction may take longer than they do.
 _FEW_STAGES = 8
 #: The most pieces of a stage per thread, and the most copies that it issues.
 _MOST_PIECES, _MOST_COPIES = 8, 32
@@ -62,12 +64,12 @@ def layouts(problem: Gemm) -> tuple[Layout, Layout]:
 
 
 def _layout(extent: int, strides: tuple[int, int, int], aligns: tuple[int, int], size: int) -> Layout:
-    """Return the layout by (row, k, batch) strides and (every, first) row alignments; F's columns count as rows."""
+    """Return the layout for (row, k, batch) strides and (every, first) row alignments; F's columns count as rows."""
     row_stride, k_stride, batch_stride = strides
     align, start = aligns
     if k_stride == 1:
         shifts = start % VECTOR_BYTES == 0 and min(row_stride, batch_stride) >= 0
-        # ``align`` does not cover rows that are one element apart, as with a single k.
+        # ``align`` ignores rows that are one element apart, as with a single k.
         aligned = gcd(align, row_stride * size) if extent > 1 else start
         return Layout(ALONG_K, extent, aligned // size or 1, shifts)
     if row_stride != 1 and extent > 1:
@@ -81,7 +83,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
     if not (problem.m <= NARROW and problem.n <= NARROW):
         return ()
-    if why_not_precision(problem, promotes=True) is not None:  # one, so that the reason is given once
+    if why_not_precision(problem, promotes=True) is not None:  # a single one, so that the reason is given once
         return tuple(islice((config.launched(SPLIT_K=1, LAST_BLOCK=0) for config in _configs(problem, arch)), 1))
     configs: dict[Config, None] = {}
     for config in _configs(problem, arch):
@@ -104,9 +106,9 @@ def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:
 
 
 def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return :func:`space` where k is long, or no other kernel takes the element type.
+    """Return :func:`space` if k is long, or if no other kernel takes the element type.
 
-    This kernel is compiled for every m and n. The tiled kernels are not, and are as fast where k is short; the one for
+    This kernel is compiled for every m and n. The tiled kernels are not, and are as fast for short k; the one for
     16-bit types needs tensor cores.
     """
     only_one = problem.dtype.wider is not None and why_not_tensor_cores(problem, arch) is not None
@@ -114,7 +116,7 @@ def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _tiles(problem: Gemm) -> Iterator[Config]:
-    """Yield tiles of a thread and how many threads share a k: the largest few that fit in registers."""
+    """Yield tiles of a thread and the number of threads that share a k: the largest few that fit in registers."""
     m, n, gram = problem.m, problem.n, problem.gram
     size = problem.dtype.accumulator.itemsize // 4
     powers = [1 << i for i in range(8)]
@@ -137,7 +139,7 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
 
 
 def _burden(tile: Config) -> float:
-    """Issue slots per k of all threads that share one: FMAs, padding among them, and reads."""
+    """Return the issue slots per k of all threads that share a k: FMAs, padding included, and reads."""
     return tile["S"] * (tile["TM"] * tile["TN"] + 1.0 * (tile["TM"] + tile["TN"]))
 
 
@@ -158,7 +160,7 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 
 
 def _scattered(config: Config, problem: Gemm) -> bool:
-    """Tell whether a warp reads less than a cache line of each of many rows.
+    """Tell whether a warp reads less than a cache line from each of many rows.
 
     Runs from 128 rows take twice as long as staged ones.
     """
@@ -168,9 +170,9 @@ def _scattered(config: Config, problem: Gemm) -> bool:
 
 
 def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
-    """Return the numbers of k's that a thread may take at a time where it loads straight into registers."""
+    """Return the numbers of k's that a thread may take at a time if it loads straight into registers."""
     along = {layout.width for layout in (e, f) if layout.along_k}
-    # As many as a load along k takes, so that neighbouring threads read neighbouring bytes.
+    # As many as a load along k has, so that neighbouring threads read neighbouring bytes.
     lengths = {min(along, default=1)}
     if len(along) > 1 or _packed(e, tile["DOWN"]) or _packed(f, tile["ACROSS"]):
         lengths.add(full)
@@ -178,7 +180,7 @@ def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
 
 
 def _read_as(name: str, layout: Layout, takers: int, count: int, v: int) -> dict[str, int]:
-    """List mode, width and group of the loads into registers of a thread's ``count`` rows (columns) and ``v`` k's."""
+    """Return mode, width and group of the loads into registers, for a thread's ``count`` rows (columns), ``v`` k's."""
     if layout.along_k:
         mode, width, group = ALONG_K, min(v, layout.width), 1
     elif _packed(layout, takers):
@@ -190,7 +192,7 @@ def _read_as(name: str, layout: Layout, takers: int, count: int, v: int) -> dict
 
 
 def _registers(elements: int, width: int, size: int) -> int:
-    """Count the registers for ``elements`` that are loaded ``width`` at a time: at least one per load."""
+    """Return the registers for ``elements`` that are loaded ``width`` at a time: at least one per load."""
     return ceil_div(elements, width) * ceil_div(width * size, 4)
 
 
@@ -199,11 +201,11 @@ def _packed(layout: Layout, takers: int) -> bool:
 
 
 def _copied_as(name: str, layout: Layout, count: int, size: int) -> list[dict[str, int]]:
-    """List mode, width and group of the copies to stages of which a thread takes ``count`` rows or columns."""
+    """Return mode, width and group of possible copies to stages; a thread takes ``count`` rows or columns of these."""
     full = VECTOR_BYTES // size
     mode, width = layout.mode, layout.width
     if mode == PACKED and width >= full and layout.extent in {full << i for i in range(6)}:
-        mode, width = STRIDED, full  # k's of whole vectors, which a pitch spreads over the banks
+        mode, width = STRIDED, full  # k's of whole vectors, spread over the banks by a pitch
     ways = [(mode, width)] if width * size >= LEAST_COPY else []
     if layout.along_k and layout.shifts and width < full:
         ways.append((SHIFTED, full))
@@ -215,11 +217,11 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
     size = problem.dtype.itemsize
     full = VECTOR_BYTES // size
     if triangle(tile) and tile["TM"] > _MOST_ROWS and e.width >= full:
-        return  # the addresses of so many rows go to local memory; loads of whole vectors need none
+        return  # the addresses of so many rows would spill; loads of whole vectors need none
     e_ways, f_ways = _copied_as("E", e, tile["TM"], size), _copied_as("F", f, tile["TN"], size)
     if not e_ways or not f_ways:
         return
-    # Both from where they start, or shifted whatever can be.
+    # Both unshifted, or every one shifted that can be.
     for copies in ({**e_ways[0], **f_ways[0]}, {**e_ways[-1], **f_ways[-1]})[: max(len(e_ways), len(f_ways))]:
         shifted = SHIFTED in {copies["E_MODE"], copies["F_MODE"]}
         for v in {1} if shifted else sorted({full, max(1, full // 2)}):
@@ -227,7 +229,7 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 
 
 def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
-    """Yield ``read``, which says how threads read from stages, with its stages."""
+    """Yield ``read``, the way that threads read from stages, with its stages."""
     size, v = problem.dtype.itemsize, read["V"]
     loaded = _registers(read["TM"] * v, width_of(read, "E", problem.m, size), size)
     loaded += 0 if triangle(read) else _registers(read["TN"] * v, width_of(read, "F", problem.n, size), size)
@@ -259,7 +261,7 @@ def _worth_a_stage(config: Config, problem: Gemm) -> bool:
 
 
 def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
-    """Return ``config`` with its shared memory, and with as many blocks per SM as that and registers allow."""
+    """Return ``config`` with its shared memory, and with as many blocks per SM as fit in it and in the registers."""
     config = with_stages(config, problem)
     registers = min(255, _needed(config, problem) + loaded)
     by_registers = arch.registers_per_sm // (-(-registers // 8) * 8 * config["BS"])
@@ -269,7 +271,7 @@ def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
 
 
 def _needed(tile: Config, problem: Gemm) -> int:
-    """Count the registers of a thread besides what it has loaded: sums, one k of widened 16-bit numbers, addresses."""
+    """Return the registers of a thread besides loaded elements: sums, one k of widened 16-bit numbers, addresses."""
     sums = tile["TM"] * (tile["TM"] + 1) // 2 if triangle(tile) else tile["TM"] * tile["TN"]
     words = problem.dtype.accumulator.itemsize // 4
     widened = tile["TM"] + tile["TN"] if problem.dtype.wider is not None else 0
@@ -277,10 +279,10 @@ def _needed(tile: Config, problem: Gemm) -> int:
 
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
-    """Yield blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
+    """Yield blocks per product: one, a few, or as many as the GPU holds at once, but no more than there is work for.
 
     One or two per SM may be faster than as many as fit: too many bytes in flight slow memory down. Configurations for
-    tensor cores are sized to avoid that, so they use all blocks where k is long.
+    tensor cores are sized to avoid that, so they use all blocks for long k.
     """
     most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
@@ -306,7 +308,7 @@ def block_terms(config: Config) -> int:
 
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Say why the constants do not fit the problem, or None."""
+    """Return why the constants do not fit the problem, or None."""
     checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
     reason = why_not_precision(problem, promotes=True) or next(
         filter(None, (check(problem, config) for check in checks)), None

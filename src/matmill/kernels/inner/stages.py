@@ -1,7 +1,7 @@
-"""The layout of the inner kernel's stages in shared memory, and how much a block needs; the device asserts the same.
+"""The layout of the inner kernel's stages in shared memory, and a block's bytes of it. The device asserts the same.
 
 Rows of E and columns of F along which k is contiguous are PITCH elements apart; other matrices are stored k by k, PITCH
-elements apart. The pitch is the least with which a warp's reads take the fewest passes.
+elements apart. The pitch is the smallest one for which a warp's reads take the fewest passes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_COPY = 4
 _LANES = 32
 #: Vectors in a row of all banks, and the most vectors that a warp's lanes add among themselves.
 _VECTORS, _IN_WARP = 8, 4
-#: Two groups: one gives its sums to the other.
+#: Two groups, of which one passes its sums to the other.
 _PAIR = 2
 
 
@@ -41,9 +41,9 @@ _PAIR = 2
 class Layout:
     """The layout of one matrix: how it is read (``mode``), and the most elements per copy or load (``width``).
 
-    ``extent`` is its number of rows (of E) or columns (of F). ``shifts`` says that k is contiguous, rows or columns may
-    start anywhere, and none starts before 16 aligned bytes of the matrix: whole vectors may then be copied from aligned
-    addresses (mode SHIFTED).
+    ``extent`` is its number of rows (of E) or columns (of F). ``shifts`` says that k is contiguous and that the
+    matrix's first element is on 16 bytes and at its lowest address. Rows or columns may then start anywhere: whole
+    vectors are copied from aligned addresses (mode SHIFTED).
     """
 
     mode: int
@@ -53,7 +53,7 @@ class Layout:
 
     @property
     def along_k(self) -> bool:
-        """Whether k is contiguous."""
+        """True if k is contiguous."""
         return self.mode == ALONG_K
 
 
@@ -73,26 +73,26 @@ def with_stages(config: Config, problem: Gemm) -> Config:
 
 
 def _elements(config: Config, name: str, extent: int) -> int:
-    """Count the elements of one matrix in one stage."""
+    """Return the elements of one matrix in one stage."""
     return (extent if k_contiguous(config, name) else config["BK"]) * config[f"{name}_PITCH"]
 
 
 def _pitch(config: Config, name: str, problem: Gemm) -> int:
-    """Count the elements of a stage from one row or column (or k) to the next; 0 where there are no stages."""
+    """Return the elements of a stage from one row or column (or k) to the next; 0 without stages."""
     if not config["BK"]:
         return 0
     mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // problem.dtype.itemsize
     extent = problem.m if name == "E" else problem.n
     if mode == PACKED or (mode == STRIDED and extent % vector):
         return extent
-    # Shifted rows start up to a vector late.
+    # Shifted rows start up to one vector late.
     least = {STRIDED: extent, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
     pitches = [least + vector * more for more in range(_VECTORS)]
     return min(pitches, key=Reads.of(config, name, problem).passes)
 
 
 def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
-    """Count the bytes of the groups' sums, of all at once if ``available`` bytes hold them (``block_reduce.cuh``)."""
+    """Return the bytes of the groups' sums, of all at once if ``available`` bytes hold them (``block_reduce.cuh``)."""
     outputs, s, bs = outputs_of(config), config["S"], config["BS"]
     if _LANES // 2 % s == 0:
         alike = _LANES // s
@@ -102,16 +102,16 @@ def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
 
 
 def _remainder_bytes(config: Config, itemsize: int) -> int:
-    """Count the bytes of the remainder's sums, of warps that share outputs (``kernels/inner/remainder.cuh``)."""
+    """Return the bytes of the remainder's sums in warps that share outputs (``kernels/inner/remainder.cuh``)."""
     rows, columns = remainder(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
 
 
 def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
-    """Count the bytes of the block's sums in whole rows, after ``sums`` bytes of the groups' (``packed_sums.cuh``).
+    """Return the bytes of the block's sums in whole rows, after ``sums`` bytes of the groups' (``packed_sums.cuh``).
 
-    Reserved for tensor cores alone: GPUs without have less shared memory.
+    Reserved only for tensor cores: GPUs without them have less shared memory.
     """
     if not (config["MMA"] and packed(config)):
         return 0
@@ -120,7 +120,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
-    """Count the bytes of the last block's reduction of all partial sums (``kernels/splitk/last_block.cuh``)."""
+    """Return the bytes that the last block needs to reduce all partial sums (``kernels/splitk/last_block.cuh``)."""
     vectors, lanes = last_block(config, itemsize)
     ways = config["BS"] // lanes
     slices = config["BS"] // _LANES if vectors <= _IN_WARP else ways

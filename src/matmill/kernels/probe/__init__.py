@@ -1,8 +1,8 @@
 """Kernels that measure a GPU's own parameters: latencies, bandwidths, rates of arithmetic, the cost of a launch.
 
 Each folder holds the kernels of one kind of figure and the problem they take; ``bench/probe/run.py`` runs them all.
-They compute no product, so of :class:`~matmill.kernel.GemmOperands` they use ``a`` for what they read and ``d`` for
-what they write: :func:`buffers` makes such operands.
+They compute no product: ``a`` of their :class:`~matmill.kernel.GemmOperands` is the buffer that they read, and ``d``
+the one that they write. :func:`buffers` returns such operands.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ def buffers(read: Pointer = _UNUSED, written: Pointer = _UNUSED) -> GemmOperands
 
 
 def per_lane(dtype: DType, first: float, second: float) -> NDArray[Any]:
-    """Give what kernels of plain arithmetic read: 32 times ``first`` and 32 times ``second``, one of each per lane."""
+    """Return the input of arithmetic kernels: 32 times ``first``, then 32 times ``second``, one of each per lane."""
     return np.repeat(np.array([first, second], dtype.numpy), 32)
 
 
 def lengths(kernel: Kernel[P]) -> tuple[Kernel[P], Kernel[P]]:
-    """Return the kernel with the ``LENGTH`` of its config and with twice that: they differ by ``LENGTH`` per trip."""
+    """Return the kernel with its ``LENGTH`` and with twice that.
+
+    Their times per trip differ by ``LENGTH`` instructions.
+    """
     return kernel, kernel.with_config(kernel.config.replace(LENGTH=2 * kernel.config["LENGTH"]))

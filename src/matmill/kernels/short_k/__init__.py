@@ -1,9 +1,9 @@
 """D = activation(alpha * A @ B + beta * C + bias) for a short k: all of it is staged in shared memory at once.
 
-Three kinds of products have a work tile that fits: those of batches of small matrices, of which a work tile is several;
-of a tall matrix and a small one, whose rows stream past a B that stays; and outer products of a few k. Batches that are
-packed are copied, and stored, as one contiguous run of memory, whatever the size of one matrix. float32 and float64 are
-summed by FMAs, 16 bits on tensor cores.
+Three kinds of products have such work tiles: batches of small matrices, several per work tile; products of a tall and a
+small matrix, where rows of A stream past a B that stays; and outer products with a small k. Packed batches are copied,
+and stored, as one contiguous run of memory, whatever the size of one matrix. float32 and float64 are summed by FMAs, 16
+bits on tensor cores.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
-#: The longest k: beyond it a pipeline along k is as fast.
+#: The longest k. For a longer one a pipeline along k is as fast.
 LONGEST_K = 512
-#: Products of a batch are computed whole up to this many rows or columns.
+#: The most rows or columns of products of a batch that are computed whole.
 _WHOLE = 128
 #: Bytes of A and B in a work tile of several products, about.
 _STAGES = (4096, 8192, 16384, 32768)
 #: Rows and columns of work tiles.
 _ROWS, _TILES = (16, 32, 64, 128, 256), ((16, 32), (32, 32), (32, 64), (64, 64), (128, 64))
-#: Rows and columns of a thread, or with 16 bits of a warp, and the registers of a thread, by bytes of an element.
+#: Rows and columns of a thread (of a warp for 16 bits), and the registers of a thread, by bytes of an element.
 _THREAD_TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     2: ((16, 8, 64), (16, 32, 96), (32, 32, 128)),
     4: ((1, 1, 56), (4, 1, 72), (1, 4, 64), (4, 4, 80), (4, 8, 112), (8, 8, 168)),
     8: ((1, 1, 56), (4, 1, 88), (2, 2, 80), (4, 4, 128)),
 }
-#: Threads of a block, and the most blocks of an SM.
+#: Threads of a block, and the most blocks per SM.
 _THREADS, _MOST_BLOCKS = (64, 128, 256), 8
-#: The most work tiles: the next one is counted in 32 bits, too.
+#: The most work tiles: the kernel counts in 32 bits, one tile beyond the last.
 _MOST_TILES = 2**31 - 2**16
 #: The first compute capability whose tensor cores take bfloat16.
 _BFLOAT = (8, 0)
@@ -109,13 +109,13 @@ _PARAMETERS = Parameters.of(
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return every configuration worth considering.
+    """Return every configuration worth considering: work tiles by a thread's rows and columns, with one and two stages.
 
     They are work tiles, with one and two stages, by the rows and columns of a thread.
 
-    Where the elements or the precision are not this kernel's there is one, so that the reason is given once. There is
-    none where another kernel is meant for the problem: a long k, none at all, or few outputs and a k that is
-    long beside them.
+    If the kernel lacks the elements or the precision there is only one, so that the reason is given once. There is none
+    if another kernel is better for the problem: one with a long k, with k = 0, or with few outputs and a k that is long
+    in comparison.
     """
     if problem.dtype.name not in ALL or not 0 < problem.k <= LONGEST_K or (is_long(problem) and problem.batch == 1):
         return ()
@@ -126,7 +126,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:
-    """Count the blocks that are resident on all SMs: persistent ones."""
+    """Return the blocks that are resident on all SMs together: persistent ones."""
     shared = arch.shared_per_sm // (staging(problem, config).nbytes + arch.shared_reserved)
     return arch.sms * max(1, min(config["BLOCKS_PER_SM"], shared))
 
@@ -138,7 +138,7 @@ def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
         group, bm, bn = work
         tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group)
         too_large = tm >= 2 * max(bm, least_rows) or tn >= 2 * max(bn, least_columns)
-        # One output a thread is for few outputs, or for one column.
+        # One output per thread is for few outputs, or for one column.
         if too_large or (tm * tn == 1 and tiles > arch.sms and bn > 1):
             continue
         count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
@@ -149,21 +149,21 @@ def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
         if tiles <= arch.sms:
             yield replace(shape, direct=True)
         else:
-            # Two stages where a block has a next work tile to copy.
+            # Two stages if a block has another work tile to copy.
             yield replace(shape, stages=2)
         if keeps_b(problem, bn):
             yield replace(shape, stages=2, by_runs=True)
 
 
 def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
-    """Yield products, rows and columns."""
+    """Yield products, rows and columns of work tiles."""
     m, n, size = problem.m, problem.n, problem.dtype.itemsize
     if problem.batch > 1 and max(m, n) <= _WHOLE:
         one = max(1, (m + n) * problem.k * size)
         most = ceil_div(problem.batch, arch.sms)
         for wanted in _STAGES:
             group = max(1, min(wanted // one, most))
-            # Groups of 8 start on 16 bytes, whatever the size of a product.
+            # Groups of 8 start on 16 bytes, whatever the size of one product.
             yield (group // 8 * 8 or group, m, n)
         return
     if n <= _WHOLE:
@@ -177,7 +177,7 @@ def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
 
 
 def _large_enough(extent: int, arch: Arch) -> list[int]:
-    """Drop rows (or columns) of work tiles that would cut ``extent`` into very many, but keep the largest."""
+    """Omit rows (or columns) of work tiles that would split ``extent`` into too many, but keep the largest."""
     return [rows for rows in _ROWS if ceil_div(extent, rows) <= 2 * rows * arch.sms] or [_ROWS[-1]]
 
 

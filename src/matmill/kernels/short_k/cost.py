@@ -1,11 +1,11 @@
-"""How long a product takes in the kernel for a short k (``kernels/short_k``).
+"""The time of a product in the kernel for a short k (``kernels/short_k``).
 
 The time of a launch is a constant and four terms that overlap: the bytes over the bandwidth that so many copies in
 flight reach; the instructions of the busiest SM, over the issue slots that its resident warps fill; the passes over the
 banks of its shared memory; and the work tiles of one of its blocks one after another, each of which waits for barriers
 and for its own sums.
 
-:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+:class:`Demand` counts the work of a product with a configuration; :class:`Constants` have its costs.
 ``benchmarks/fit_model.py`` fits them to what ``benchmarks/shapes.py`` measured.
 """
 
@@ -22,25 +22,25 @@ from matmill.problem import Gemm
 
 _VECTOR, _BANKS = 16, 128  # bytes of a copy, and of a pass over all banks
 _SCHEDULERS, _LANES = 4, 32
-_WIDE = 8  # 16-bit elements that ldmatrix needs to be aligned together
+_WIDE = 8  # 16-bit elements that ldmatrix reads together, from aligned addresses
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+    """Fitted constants. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
-    #: Seconds before the first copy: a thread's offsets, by division.
+    #: Seconds before the first copy, in which threads compute offsets by division.
     start: float
-    #: Share of the data sheet's bandwidth that long streams reach, and how often more a store of less than 16 bytes
-    #: straight from registers costs.
+    #: Share of the data sheet's bandwidth that long streams reach, and the cost of a store of less than 16 bytes from
+    #: registers relative to a full one.
     stream_share: float
     narrow: float
-    #: Bytes that an SM copies at a time with which half of the bandwidth would be reached, and the share of the time
-    #: that the copies of a block with one stage are in flight.
+    #: Bytes that an SM must copy at a time to reach half of the bandwidth, and the share of the time in which a block
+    #: with one stage has copies in flight.
     bytes_half: float
     one_stage: float
-    #: Issue slots: per copy of a thread, per vector stored from shared memory, per store of a thread's outputs, per
-    #: unit of outputs and per work tile besides; and of FMAs and reads, beside their own number.
+    #: Issue slots: per copy of a thread, per vector stored from shared memory, per store of a thread's outputs, and
+    #: additional ones per unit of outputs and per work tile; and slots of FMAs and of reads relative to their number.
     copy: float
     store: float
     output: float
@@ -49,7 +49,7 @@ class Constants:
     term: float
     #: Warps of an SM that would fill half of its issue slots.
     warps_half: float
-    #: Cycles of a work tile besides its sums, and of a step along k of a lone warp.
+    #: Cycles of a work tile besides its sums, and of a step along k with a single warp.
     barrier: float
     step: float
     #: The terms overlap partly: the p-norm of their times with this p.
@@ -61,12 +61,12 @@ DEFAULT = load_constants(__name__, Constants)
 
 @dataclass(frozen=True)
 class Demand:
-    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+    """The work of a product on a GPU with a configuration; costs are in :class:`Constants`.
 
-    ``bytes`` are the least, ``narrow_bytes`` those of them stored in less than 16 bytes from registers. Of an SM:
-    bytes in flight with two stages or one, resident warps that compute, and, of the busiest one, warp instructions by
-    kind and passes over the banks. Of a block: work tiles one after another, and the instructions and steps along k of
-    its units one after another.
+    ``bytes`` are the least bytes moved, ``narrow_bytes`` those of them that are stored from registers less than 16
+    bytes at a time. For an SM: bytes in flight with two stages or one, resident warps that compute, and, for the
+    busiest SM, warp instructions by kind and passes over the banks. For a block: work tiles one after another, and the
+    instructions and steps along k of its units one after another.
     """
 
     bytes: float
@@ -91,12 +91,12 @@ class Demand:
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     return times(demand(problem, config, arch), constants, prices)
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c, p = constants, constants.overlap
     moved = counts.bytes + (c.narrow - 1) * counts.narrow_bytes
     in_flight = counts.in_flight * (1 - counts.one_stage * (1 - c.one_stage))
@@ -112,7 +112,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 
 @columnwise
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """Count what ``problem`` demands of ``arch`` with ``config``."""
+    """Count the work of ``problem`` with ``config`` on ``arch``."""
     own = staging(problem, config)
     mma = problem.dtype.itemsize == 2
     group, warps = config["PRODUCTS"], config["THREADS"] // _LANES
@@ -122,7 +122,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     in_turn = ceil_div(working, warps)
     whole = ceil_div(own.work_tiles, arch.sms)
     resident = min(ceil_div(config["BLOCKS"], arch.sms), whole)
-    # Of many work tiles all SMs have about as many.
+    # With many work tiles, all SMs have about as many.
     busiest = whole if whole < 2 * resident else own.work_tiles / arch.sms
     copies = _copies(own, config)
     outputs = group * config["BM"] * config["BN"]
@@ -152,7 +152,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 
 def _copies(own: Staging, config: Config) -> float:
-    """Return copies of a work tile; those of a B that stays are its block's share."""
+    """Return the copies of a work tile, with a share of its block's copies of a B that stays."""
     a, b = own.sides
     again = config["BLOCKS"] / max(own.work_tiles, config["BLOCKS"]) if config["KEEP_B"] else 1.0
     return own.a.copies(a) + again * own.b.copies(b)
@@ -160,7 +160,7 @@ def _copies(own: Staging, config: Config) -> float:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What a warp issues for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
+    """The instructions of a warp for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
 
     slots: float
     passes: float
@@ -183,7 +183,7 @@ def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _Unit:
 def _mma_unit(problem: Gemm, config: Config) -> _Unit:
     steps = ceil_div(problem.k, 16)
     fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
-    # ldmatrix reads four pairs; one that is not a word takes two reads and a permutation; an mma is 2048 FMAs.
+    # ldmatrix reads four pairs. A pair that is not one word takes two reads and a permutation. An mma is 2048 FMAs.
     reads = {_WIDE: 0.25, 2: 1.0, 1: 3.0}
     slots = steps * (sum(count * reads[vec] for count, vec in fragments) + config["TM"] * config["TN"] / 64)
     passes = steps * sum(count * (1 if vec > 1 else 2) for count, vec in fragments)

@@ -1,7 +1,8 @@
 """Work tiles of the kernel in ``kernels/short_k``: the host's side of its arithmetic.
 
 A work tile is PRODUCTS whole products of a batch, or BM x BN outputs of one product. All of k of its rows of A and
-columns of B is staged in shared memory. Of an operand the *runs* are copied: rows or columns, whichever are contiguous.
+columns of B is staged in shared memory. An operand is copied in *runs*: its rows or its columns, whichever are
+contiguous.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.problem import Gemm
 
-#: What no copy's index reaches: ``Divisor`` in copy.cuh divides 16-bit numbers.
+#: The limit of a copy's indices: ``Divisor`` in copy.cuh divides 16-bit numbers.
 MOST_COPIES = 2**16 - 1
 
 
 def division_multiplier(divisor: int) -> int:
-    """Return what ``Divisor`` multiplies numbers below 2**16 by, in 32 bits; 0 for 1.
+    """Return the multiplier by which ``Divisor`` divides numbers below 2**16, in 32 bits; 0 for 1.
 
     >>> divisors, numbers = (2, 17, 100, 65535, 65536, 10**6), (0, 1, 99, 100, 65535)
     >>> all(n * division_multiplier(d) >> 32 == n // d for d in divisors for n in numbers)
@@ -32,10 +33,11 @@ def division_multiplier(divisor: int) -> int:
 
 @dataclass(frozen=True)
 class OperandTile:
-    """What a work tile needs of A (rows) or of B (columns): ``count`` of them in ``products`` products, over all of k.
+    """The part of A (rows) or B (columns) that a work tile needs: ``count`` in each of ``products``, over all of k.
 
-    ``outer`` and ``along_k`` are the strides between two of them and between two k, ``batch`` that between products, in
-    elements. ``total`` of them are in the matrix, on ``align`` bytes, the first of all on ``base``.
+    ``outer`` is the stride between two rows or columns, ``along_k`` the one between two k, ``batch`` the one between
+    products, all in elements. The matrix has ``total`` rows or columns, each aligned to ``align`` bytes, the first of
+    all to ``base``.
     """
 
     outer: int
@@ -51,29 +53,29 @@ class OperandTile:
 
     @property
     def k_inner(self) -> bool:
-        """Whether runs go along k."""
+        """True if runs go along k."""
         if self.along_k == 1 or self.outer == 1:
             return self.along_k == 1 and (self.k > 1 or self.outer != 1)
         return abs(self.along_k) <= abs(self.outer)
 
     @property
     def length(self) -> int:
-        """Elements of a run."""
+        """Elements per run."""
         return self.k if self.k_inner else self.count
 
     @property
     def runs(self) -> int:
-        """Runs of one product."""
+        """Runs per product."""
         return self.count if self.k_inner else self.k
 
     @property
     def batch_gap(self) -> int:
-        """Elements from where a product's next run would start to the next product's first."""
+        """Elements between the end of a product's last run, with its stride, and the next product."""
         return self.batch - self.runs * (self.outer if self.k_inner else self.along_k)
 
     @property
     def vector(self) -> int:
-        """Elements of 16 bytes."""
+        """Elements per 16 bytes."""
         return VECTOR_BYTES // self.size
 
     @property
@@ -88,7 +90,7 @@ class OperandTile:
 
     @property
     def contiguous(self) -> bool:
-        """Whether a work tile's part is contiguous in every work tile, in a matrix that starts on 16 bytes."""
+        """True if the part of every work tile is contiguous, in a matrix that starts on 16 bytes."""
         stride, element = (self.outer, self.along_k) if self.k_inner else (self.along_k, self.outer)
         if (element != 1 and self.length > 1) or (stride != self.length and self.runs > 1):
             return False
@@ -100,18 +102,18 @@ class OperandTile:
 
     @property
     def start_multiple(self) -> int:
-        """Elements, at most a vector's, that divide each work tile's start in a matrix that starts on 16 bytes."""
+        """A divisor of each work tile's start, in elements and at most a vector, if the matrix starts on 16 bytes."""
         steps = (self.batch * self.products, 0 if self.count == self.total else self.count * self.outer)
         return gcd(self.vector, *steps)
 
 
 @dataclass(frozen=True)
 class StagedTile:
-    """How an operand's part of a work tile is copied, and where it stands in shared memory, in elements.
+    """The copies of an operand's part of a work tile and its layout in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
-    ``start_multiple`` divides the element where the part starts, at most a vector's: one run keeps its offset from 16
-    bytes in memory.
+    ``start_multiple``, at most a vector, divides the part's first element: a part copied as one run keeps its offset
+    from a 16-byte boundary.
     """
 
     k_inner: bool
@@ -126,11 +128,11 @@ class StagedTile:
 
     @classmethod
     def of(cls, side: OperandTile, *, by_runs: bool) -> StagedTile:
-        """Return copies of 16 bytes where they can be: of each run, else of all as one unless ``by_runs``."""
+        """Return a layout with 16-byte copies if possible: of each run, else of all as one run unless ``by_runs``."""
         vector = side.vector
         contiguous = not by_runs and side.width < vector and side.contiguous
         width = vector if contiguous else side.width
-        # Runs start on vectors, an odd number of them apart, so that neighbouring runs start in other banks.
+        # Runs start on vectors, an odd number of them apart, so that neighbouring runs start in different banks.
         vectors = ceil_div(side.length, vector)
         pitch = side.length if contiguous else (vectors + (vectors + 1) % 2) * vector
         product = side.runs * pitch
@@ -140,7 +142,7 @@ class StagedTile:
         return cls(side.k_inner, contiguous, start, width, pitch, product, side.runs, copies, elements)
 
     def constants(self, name: str, side: OperandTile, tile: int) -> dict[str, int]:
-        """Return those that the device code depends on; ``tile`` is a thread's rows or columns."""
+        """Return the constants of the device code; ``tile`` is a thread's rows or columns."""
         aligned = gcd(self.start_multiple, self.pitch, self.product)
         if side.size == 2:  # whole vectors, or pairs along k in one word
             pairs = self.k_inner and aligned % 2 == 0
@@ -157,7 +159,7 @@ class StagedTile:
         }
 
     def copies(self, side: OperandTile) -> int:
-        """Return copies of a work tile."""
+        """Return the number of copies of a work tile."""
         total = side.products * side.runs * side.length
         return ceil_div(total, self.width) if self.contiguous else side.products * side.runs * self.run_copies
 
@@ -166,8 +168,8 @@ class StagedTile:
 class Shape:
     """A work tile and how it is computed: products, rows and columns; those of a thread or warp; threads; stages.
 
-    ``by_runs`` copies rows or columns one by one, padded, also where all of them are one run of memory. ``direct``
-    stores D from registers.
+    With ``by_runs`` rows or columns are copied one by one, padded, even if all of them are one run of memory.
+    ``direct`` stores D from registers.
     """
 
     group: int
@@ -188,7 +190,7 @@ def keeps_b(problem: Gemm, bn: int) -> bool:
 
 
 def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, OperandTile]:
-    """Return what a work tile needs of A, and of B."""
+    """Return a work tile's parts of A and B."""
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
     size, base = problem.dtype.itemsize, problem.base_align or 1
@@ -201,7 +203,7 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, Ope
 
 
 def _d_one_run(problem: Gemm, shape: Shape) -> bool:
-    """Tell whether the outputs of a work tile are contiguous in D, in every work tile, and D starts on 16 bytes."""
+    """Tell whether the outputs of every work tile are contiguous in D, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
     m, n = problem.m, problem.n
     rows = (n == d_row or m == 1) and (d_column == 1 or n == 1) and shape.bn >= n
@@ -212,14 +214,14 @@ def _d_one_run(problem: Gemm, shape: Shape) -> bool:
 
 
 def _d_shifted(problem: Gemm, shape: Shape) -> bool:
-    """Tell whether not all work tiles of one run of D start on 16 bytes."""
+    """Tell whether some work tile that is one run of D does not start on 16 bytes."""
     batch = problem.batch_strides[3] if problem.batch > shape.group else 0
     steps = (batch * shape.group, problem.d_row_col[0] * shape.bm * (shape.bm < problem.m))
     return any(step * problem.d_dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
 def _d_width(problem: Gemm, most: int, columns: int) -> int:
-    """Give the most elements of a row of D, at most ``most``, that are stored at once where a tile has ``columns``."""
+    """Return the most elements of a row of D, at most ``most``, that are stored at once if a tile has ``columns``."""
     if problem.d_row_col[1] != 1:
         return 1
     width, size = most, problem.d_dtype.itemsize
@@ -264,14 +266,17 @@ def configured(shape: Shape, problem: Gemm) -> Config:
 
 
 def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
-    """Tell whether threads read A or B in 16 bytes: of 16-bit elements, whose fragments are pairs, they do not."""
+    """Tell whether threads read A or B 16 bytes at a time.
+
+    They do not for 16-bit elements, whose fragments are pairs.
+    """
     return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
 
 
 def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
-    """Return threads, or warps, down and across a product's part of a work tile.
+    """Return the threads, or warps, down and across a product's part of a work tile.
 
-    The numbers are even where they read ``vectors``.
+    The numbers are even if they read ``vectors``.
     """
     down, across = ceil_div(shape.bm, shape.tm), ceil_div(shape.bn, shape.tn)
     if vectors and min(down, across) > 1 and max(down, across) > 2:
@@ -280,7 +285,7 @@ def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
 
 
 def columns_at_once(dtype: DType, constants: dict[str, int]) -> int:
-    """Return neighbouring columns of D that a thread computes: those of a pair of mma sums, or of a vector of B."""
+    """Return the neighbouring columns of D that a thread computes: a pair of mma sums, or a vector of B."""
     if dtype.itemsize == 2:
         return 2
     return 1 if constants["B_K_INNER"] else constants["B_VEC"]
@@ -304,7 +309,7 @@ def shape_of(config: Config) -> Shape:
 
 @dataclass(frozen=True)
 class Staging:
-    """A work tile in shared memory: its parts, and where they start, in elements; D, and all of it, in bytes."""
+    """A work tile in shared memory: its parts and their starts in elements, and the bytes of D and of all."""
 
     sides: tuple[OperandTile, OperandTile]
     a: StagedTile
@@ -325,7 +330,7 @@ class Staging:
 
 @lru_cache(maxsize=4096)
 def staging(problem: Gemm, config: Config) -> Staging:
-    """Say how a configuration's work tiles stand in shared memory."""
+    """Return the layout of a configuration's work tiles in shared memory."""
     group, bm, bn = config["PRODUCTS"], config["BM"], config["BN"]
     own = sides(problem, group, bm, bn)
     a, b = (StagedTile.of(side, by_runs=bool(config["BY_RUNS"])) for side in own)
@@ -338,7 +343,7 @@ def staging(problem: Gemm, config: Config) -> Staging:
     outputs = group * bm * bn
     if config["D_STAGED"] == 2:
         vector = VECTOR_BYTES // d_size
-        # An odd number of vectors apart, as stages are.
+        # Rows are an odd number of vectors apart, as in stages.
         d_pitch, d_step, d_product = (ceil_div(bn, vector) | 1) * vector, 1, 0
         outputs = bm * d_pitch
     nbytes = outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"] if config["D_STAGED"] else 0

@@ -1,11 +1,11 @@
 """Split-K: partial sums in a workspace, and the launches around a kernel that splits k over blocks.
 
-Such a kernel leaves one sum per output and slice of k in the workspace, in the type that the element type is summed in
-(``DType.accumulator``). The split-K reduction (``kernels/splitk/reduce``) adds them in fixed order and makes D of them,
-or the last block of the kernel's own launch does (``kernels/splitk/last_block.cuh``). Kernels that add
-atomically keep one sum per output, which ``CLEAR`` sets to zero first. A kernel that has no epilogue of its own leaves
-its sums to the reduction also where k is whole (:func:`leaves_partials`). Where k itself comes in pieces,
-``ACCUMULATE_PARTIAL`` adds each piece's sums to a running total.
+Such a kernel writes one sum per output and slice of k to the workspace, in the type of ``DType.accumulator``. The
+split-K reduction (``kernels/splitk/reduce``), or the last block of the kernel's own launch
+(``kernels/splitk/last_block.cuh``), adds them in fixed order and computes D. Kernels that add atomically keep one sum
+per output, which ``CLEAR`` sets to zero first. A kernel without an epilogue leaves its sums to the reduction even if k
+is not split (:func:`leaves_partials`). If k comes in pieces, ``ACCUMULATE_PARTIAL`` adds each piece's sums to a running
+total.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from matmill.parameters import Parameters
 from matmill.problem import NO_EPILOGUE, Gemm
 
 _CLEAR_THREADS = 256
-#: The most slices that one thread adds, which are what it loads at once.
+#: The most slices that one thread adds; it loads all of them at once.
 LOADED_SLICES = 16
-#: The fewest outputs that 4 threads add: an H200 has no room for all of the threads of 16 at once.
+#: The fewest outputs that are added by 4 threads each: an H200 cannot hold the threads of 16 per output at once.
 _MANY = 2**13
 _VECTOR, _CACHE_LINE, _PADDING = 16, 128, 32  # bytes: of loads, of a cache line, of padding after whole cache lines
-#: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 60 to 90 KB,
-#: and 2 us longer where they are 256, which a host may still save.
+#: Bytes of partial sums that one block adds. On an H200 that takes as long as a second launch for 60 to 90 KB, and 2 µs
+#: longer for 256 KB, which the host may still save.
 MOST_ADDED_BY_ONE = 320 * 1024
 
 Needed = Callable[[Gemm, Config], bool]
 
 
 def padded_bytes(problem: Gemm, config: Config) -> int:
-    """Return :func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
+    """Return :func:`partials_bytes` with padding after each block's sums, so that one block can add them."""
     own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
     return config["SPLIT_K"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
 
 
 def sums_bytes(problem: Gemm, _config: Configs) -> int:
-    """Count the bytes of one sum per output of the batch."""
+    """Return the bytes of one sum per output of the batch."""
     return problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
 
 
 def partials_bytes(problem: Gemm, config: Config) -> int:
-    """Count the bytes of one sum per output and block."""
+    """Return the bytes of one sum per output and block."""
     return config["SPLIT_K"] * sums_bytes(problem, config)
 
 
 def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
-    """Return numbers of split-K slices worth considering where ``blocks`` make D and each SM holds ``per_sm`` of them.
+    """Return the numbers of split-K slices worth considering if ``blocks`` make D and each SM holds ``per_sm`` of them.
 
-    One; and as many as give every SM one block, or all that it holds at once, but at most ``most``.
+    These are one, and as many as give every SM one block, or all that it holds at once, but at most ``most``.
 
     >>> from matmill.arch import get
     >>> splits(16, 100, 2, get("h200")), splits(200, 100, 2, get("h200")), splits(1, 5, 1, get("h200"))
@@ -64,23 +64,24 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
 
 
 def needs_epilogue(problem: Gemm) -> bool:
-    """Tell whether D is more than the sums scaled, C added, and rounded to the type of A and B."""
+    """Tell whether D needs more than scaling the sums, adding C, and rounding to the type of A and B."""
     return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
 
 
 def leaves_partials(problem: Gemm, config: Configs) -> Any:
-    """Tell whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
+    """Tell whether the kernel leaves its sums to the reduction, because k is split or the reduction has the epilogue.
 
-    A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``); rungs do not split k. The
-    result is a truth value, or an array of them.
+    A kernel with its own epilogue has constants for it (``Epilogue.constants``); rungs do not split k. The result is a
+    truth value, or an array of them.
     """
     return (config.get("SPLIT_K", 1) > 1) | ("ACTIVATION" not in config and needs_epilogue(problem))
 
 
 def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
-    """Say why a kernel without wgmma does not sum with the precision that was asked for, or None.
+    """Return why a kernel without wgmma does not sum with the requested precision, or None.
 
-    ``promotes`` says that it adds few terms of k at a time to its float32 sums, or each by FMA, which is ``"high"``.
+    ``promotes`` says that the kernel has precision ``"high"``: it adds few terms of k at a time to its float32 sums, or
+    each term by FMA.
 
     >>> why_not_precision(Gemm(2, 3, 4, precision="tf32"), promotes=True)
     "precision 'tf32' needs wgmma: compute capability 9.0"
@@ -92,14 +93,14 @@ def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
 
 
 def why_not_split(problem: Gemm, config: Config) -> str | None:
-    """Say why the partial sums of one product are too many for the launch that adds them, or None."""
+    """Return why the partial sums of one product are too many for the launch that adds them, or None."""
     if leaves_partials(problem, config) and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
     return None
 
 
 def split_bytes(problem: Gemm, config: Config) -> int:
-    """Return :func:`partials_bytes`, or none where the one block of a tile makes D itself."""
+    """Return :func:`partials_bytes`, or 0 if the only block of a tile computes D itself."""
     return partials_bytes(problem, config) if leaves_partials(problem, config) else 0
 
 
@@ -119,12 +120,12 @@ _REDUCE = Parameters.of(
 def _of_problem(problem: Gemm) -> dict[str, int]:
     """Return the constants of the reduction that depend on the problem.
 
-    FLOAT32_D: C and D are of 32 bits, A and B of 16.
+    FLOAT32_D means that C and D have 32 bits, A and B 16.
     """
     return {**problem.epilogue.constants, "FLOAT32_D": int(problem.d_dtype is not problem.dtype)}
 
 
-#: Those of every plain problem.
+#: The constants of every plain problem.
 _PLAIN = _of_problem(Gemm(1, 1, 1))
 
 
@@ -140,9 +141,9 @@ def splitk_reduce(
     mirrored: bool = False,
     needed: Needed | None = None,
 ) -> AuxLaunch[Gemm]:
-    """Return the launch that makes D of so many partial sums per output, with the epilogue of the problem.
+    """Return the launch that reduces so many partial sums per output to D, with the problem's epilogue.
 
-    A block makes ``outputs``, each by ``ways`` threads. ``mirrored`` says that there are no partial sums below the
+    A block computes ``outputs``, each with ``ways`` threads. With ``mirrored`` there are no partial sums below the
     diagonal.
     """
 
@@ -168,7 +169,7 @@ def splitk_reduce(
 
 
 def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
-    """Return the launch whose blocks make so many outputs, by so many threads each."""
+    """Return the geometry of blocks that compute so many outputs, with so many threads each."""
 
     def geometry(problem: Gemm, _config: Config) -> Geometry:
         blocks = ceil_div(problem.m * problem.n, outputs)
@@ -177,19 +178,19 @@ def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
     return geometry
 
 
-#: After atomic adds, which leave one sum per output.
+#: The launch after atomic adds, which leave one sum per output.
 REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
 
 
 def reduction_ways(problem: Gemm, config: Configs) -> Any:
-    """Count the threads that add the partial sums of one output, 0 where the kernel makes D itself."""
+    """Return the threads that add the partial sums of one output, or 0 if the kernel computes D itself."""
     shared = 4 if problem.batch * problem.m * problem.n >= _MANY else 16
     return leaves_partials(problem, config) * (1 + (config.get("SPLIT_K", 1) > LOADED_SLICES) * (shared - 1))
 
 
-#: After a kernel that makes D itself where k is whole and the problem plain: few partial sums of an output are one
-#: thread's work, many are shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the
-#: product saves, and 16 to each of 128 x 128 outputs of 33 slices 2 us longer than 4.
+#: The launch after a kernel that computes D itself if k is not split and the problem is plain. Few partial sums of an
+#: output are added by one thread, many are shared. On an H200, 16 threads for each of 512 x 512 outputs of 8 slices
+#: take longer than the product saves, and 16 for each of 128 x 128 outputs of 33 slices take 2 µs longer than 4.
 SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
     splitk_reduce(outputs=256, ways=1, needed=lambda *case: reduction_ways(*case) == 1),
     splitk_reduce(outputs=64, ways=4, needed=lambda *case: reduction_ways(*case) == 4),
@@ -230,8 +231,8 @@ def _accumulate_arguments(problem: Gemm, config: Config, operands: GemmOperands)
     )
 
 
-#: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
-#: packed, and of the accumulator's type. One product, no batch.
+#: Adds the partial sums of one piece of k to the totals at D, which start as zeros: a packed array of sums in the
+#: accumulator's type, not of elements. For one product, without a batch.
 ACCUMULATE_PARTIAL: AuxLaunch[Gemm] = AuxLaunch(
     "accumulate_partial",
     "matmill.kernels.splitk.accumulate",

@@ -1,4 +1,4 @@
-"""What split-K demands and costs: the launch that adds the partial sums, and what they move."""
+"""The demand and the cost of split-K: the launch that adds the partial sums, and the bytes that they move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matmill.problem import Gemm
 
 @dataclass(frozen=True)
 class Reduction:
-    """Launches that add partial sums (0 or 1), their steps, and bytes of the sums, which are stored and loaded."""
+    """Launches that add partial sums (0 or 1), their steps, and the bytes of the sums, which are stored and loaded."""
 
     launches: float
     steps: float
@@ -21,13 +21,13 @@ class Reduction:
 
     @classmethod
     def of(cls, problem: Gemm, config: Configs) -> Reduction:
-        """Count them: in one step the threads of an output load 16 slices each."""
+        """Count launches, steps and bytes. In one step the threads of an output load 16 slices each."""
         slices, ways = config.get("SPLIT_K", 1), reduction_ways(problem, config)
         launches = 1.0 * (ways > 0)
         steps = launches * ceil_div(slices, LOADED_SLICES * larger(ways, 1))
         return cls(launches, steps, 2 * launches * slices * sums_bytes(problem, config))
 
     def seconds(self, prices: Prices, sm_hz: float) -> float:
-        """Price them on a GPU whose SMs have ``sm_hz`` cycles per second together."""
+        """Return their time on a GPU whose SMs have ``sm_hz`` cycles per second together."""
         moved = self.bytes / (prices.reduction_bytes * sm_hz)
         return self.launches * prices.second + self.steps * prices.reduction_step + moved

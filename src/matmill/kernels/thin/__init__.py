@@ -1,9 +1,9 @@
-"""D = alpha * A @ B + beta * C with few rows or columns and a k that is not short, at the speed of reading A or B.
+"""D = alpha * A @ B + beta * C with few rows or columns and a k that is not short, at the rate of reading A or B.
 
 The long matrix is read once, in vectors, straight into registers; the other one goes through shared memory. The kernel
-takes few columns: few rows are the columns of D's transpose, for which the host exchanges A and B. Where the long side
-has too few rows to occupy the GPU, split-K gives them to SPLIT_K blocks, and a second launch adds their partial sums in
-fixed order. That launch is also the one that applies an epilogue.
+computes few columns. For few rows it computes D's transpose, and the host exchanges A and B. If the long side has too
+few rows to fill the GPU, split-K divides k over SPLIT_K blocks, and a second launch adds their partial sums in fixed
+order. That launch also applies an epilogue.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
-#: The shortest k: below, a lane has too few terms to be worth the sums over lanes.
+#: The shortest k: with a shorter one, a lane has too few terms to be worth the sums over lanes.
 _LEAST_K = 128
-#: The fewest chunks of B in a split-K slice: the first is waited for.
+#: The fewest chunks of B in a split-K slice: the first one is waited for.
 _LEAST_CHUNKS = 2
 
-#: Partial sums are those of D before the exchange, packed row-major: these are the strides of the transpose.
+#: Strides of the partial sums for D before the exchange, which are packed row-major.
 _PARAMETERS = Parameters((*STRIDED.fields, ("p_row", "Index"), ("p_column", "Index")))
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering: the tiles, without and (for few of them) with split-K.
 
-    None for products without a short side, with a short k, or with few outputs and a long k, which the inner kernel is
-    for. There is only one where the precision is not this kernel's, so that the reason is given once.
+    There is none for products without a short side, with a short k, or with few outputs and a long k, which the inner
+    kernel takes. There is only one if the kernel lacks the precision, so that the reason is given once.
     """
     if min(problem.m, problem.n) > MOST_FEW or problem.k < _LEAST_K or is_long(problem):
         return ()
@@ -47,10 +47,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
-    """List the slices worth considering.
-
-    They are one, those that fill a wave, and those that leave fewer SMs idle than fewer.
-    """
+    """List numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle."""
     chunks = ceil_div(launched.k, config["BK"])
     blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch
     counts = splits(blocks, chunks // _LEAST_CHUNKS, config["BLOCKS_PER_SM"], arch)

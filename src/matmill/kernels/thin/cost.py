@@ -1,4 +1,4 @@
-"""How long a product with few rows or columns takes on the kernel in ``kernels/thin``.
+"""The time of a product with few rows or columns on the kernel in ``kernels/thin``.
 
 The time of a launch is a constant plus three terms that overlap: the least bytes over the memory bandwidth that loads
 reach; the batches of a warp one after the other, each of which waits for memory; and the issue slots of the busiest SM.
@@ -6,8 +6,8 @@ The largest of them decides, and the others add little unless they are nearly as
 split-K, the launch that adds the partial sums comes on top (``kernels/splitk/cost.py``).
 
 The constants were fitted, in logarithms and least absolute error, to 182 configurations of the 24 products with few
-rows or columns that ``benchmarks/shapes.py --every thin`` timed on one H200
-(``benchmarks/results/thin_h200.json``): the choice takes 1.04 times as long as the best in the geometric mean.
+rows or columns that ``benchmarks/shapes.py --every thin`` timed on one H200 (``benchmarks/results/thin_h200.json``):
+the choice takes 1.04 times as long as the best in the geometric mean.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from matmill.problem import Gemm
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+    """Fitted constants. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
-    #: Share of the data sheet's memory bandwidth that is reached.
+    #: Reached share of the data sheet's memory bandwidth.
     load_share: float
     #: Cycles from a batch's loads to its FMAs on a busy GPU, and of a block outside its loop: the first batch, the
     #: first chunk of B, and the sums.
     latency_cycles: float
     outside_cycles: float
-    #: Issue slots per load of A (address, bounds, load), per element of B copied, and per batch besides.
+    #: Issue slots per load of A (address, bounds, load), per element of B copied, and in addition per batch.
     load_slots: float
     copy_slots: float
     batch_slots: float
-    #: Cycles in which shared memory delivers 16 bytes to each lane of a warp, where all of them differ.
+    #: Cycles in which shared memory delivers 16 bytes to each lane of a warp, all from different addresses.
     read_cycles: float
-    #: How much longer the FMAs take where warps divide k: those of 16 columns did on an H200.
+    #: Relative time of the FMAs if warps divide k: measured for 16 columns on an H200.
     divided: float
-    #: The power of the norm: 1 would be the sum of the terms, infinity the largest.
+    #: The power of the norm of the terms: 1 would be their sum, infinity the largest.
     norm: float
-    #: Share of the issue slots that are used: warps wait for each other at every chunk of B.
+    #: Usable share of the issue slots: warps wait for each other at every chunk of B.
     slots_share: float
 
 
@@ -63,7 +63,7 @@ DEFAULT = load_constants(__name__, Constants)
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds of ``problem`` with ``config`` on ``arch``."""
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     c = constants
     m, _ = launched_extents(problem, config)
     slices = config["SPLIT_K"]
@@ -83,7 +83,7 @@ def explain(
 
 
 def _batch_cycles(problem: Gemm, config: Configs, arch: Arch, c: Constants) -> Any:
-    """Count the cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
+    """Return the cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is more."""
     number = problem.dtype
     schedulers = 4
     lanes = arch.peak(number.accumulator.name) / (2 * arch.sms * arch.boost_hz)

@@ -19,27 +19,28 @@ from matmill.problem import Gemm
 
 #: The most columns, and the warps of a block.
 MOST_FEW, WARPS = 16, 8
-#: Bytes of one of the two buffers for B, and the most k's in it: it is filled while a batch is multiplied.
+#: Bytes of each of the two buffers for B, and the most k's in it. One is filled while a batch is multiplied with the
+#: other.
 _BUFFER_BYTES, _MOST_BK = 16384, 1024
-#: The most registers for sums where A is read along k and where it is not (there are more addresses), and for what is
-#: loaded of A at a time: twice the latter are held.
+#: The most registers for sums if A is read along k and if it is not (which takes more addresses), and for the elements
+#: of A that are loaded at a time: two such batches are held.
 _MOST_SUMS, _LOADED = {1: 64, 0: 32}, 16
-#: The most 16-bit numbers of A that are widened at a time where rows are contiguous, and together with sums.
+#: The most 16-bit numbers of A that are widened at a time for contiguous rows, and the most together with sums.
 _MOST_WIDENED, _MOST_HELD = 16, 56
-#: Registers for sums beyond which half as much is loaded at a time.
+#: Sums beyond which half as much is loaded at a time.
 _MANY_SUMS = 48
-#: The most loads of a lane at a time, where these are below 16 bytes, and k's of a run where rows are contiguous.
+#: The most loads of a lane at a time if they have less than 16 bytes, and the most k's of a run for contiguous rows.
 _MOST_LOADS, _MOST_RUN = 16, 8
 #: Registers for addresses and counters, and for reads of a column that the compiler issues early: measured in machine
 #: code for sm_90a.
 _OTHERS, _AHEAD, _MOST_AHEAD = 18, 6, 36
-#: Blocks per SM: every tile here does with the registers of two, and four, of 32 warps, have enough bytes in flight.
+#: Blocks per SM: all tiles here fit in the registers of two, or of four, and so have enough bytes in flight.
 _BLOCKS = (2, 4)
 _CACHE_LINE, _WARP = 128, 32
 
 
 def few(problem: Gemm) -> int:
-    """Return the columns for which the kernel is compiled: a power of two.
+    """Return the columns for which the kernel is compiled, a power of two.
 
     >>> few(Gemm(m=3, n=5000, k=300)), few(Gemm(m=5000, n=9, k=300))
     (4, 16)
@@ -48,13 +49,13 @@ def few(problem: Gemm) -> int:
 
 
 def along_k(launched: Gemm) -> bool:
-    """Tell whether A, of a problem with few columns, is read along k rather than along its rows."""
+    """Tell whether A is read along k, not along its rows, in a problem with few columns."""
     row, column = launched.a_row_col
     return abs(column) <= abs(row)
 
 
 def vector(launched: Gemm) -> int:
-    """Count the elements of the widest vectors that A's strides and alignment allow, a power of two.
+    """Return the elements of the widest vectors that A's strides and alignment allow, a power of two.
 
     >>> vector(Gemm(m=404, n=3, k=2156)), vector(Gemm(m=404, n=3, k=2157, a_align=4))
     (4, 1)
@@ -66,13 +67,13 @@ def vector(launched: Gemm) -> int:
 
 
 def _width(launched: Gemm, strides: tuple[int, int], extents: tuple[int, int], align: int) -> int:
-    """Count the elements of vectors along the first dimension, whose extent they divide."""
+    """Return the elements of vectors along the first dimension; they divide its extent."""
     size = launched.dtype.itemsize
     inner, outer = strides
     extent, count = extents
     if inner != 1:
         return 1
-    # Alignments do not cover runs that are one element apart.
+    # Alignments ignore runs that are one element apart.
     aligned = gcd(align, outer * size) if count > 1 else align
     return gcd(VECTOR_BYTES // size, max(1, aligned // size), extent)
 
@@ -106,12 +107,12 @@ def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
 
 
 def _rows(number: int) -> tuple[int, ...]:
-    """Return rows of a lane worth considering: where columns are many, two or more share a read from shared memory."""
+    """Return rows per lane worth considering: with many columns, two or more rows share a read from shared memory."""
     return (1, 2, 4) if number < MOST_FEW // 2 else (2, 4)
 
 
 def batch(config: Configs) -> Any:
-    """Count the k's that a block's warps take at a time."""
+    """Return the k's that a block's warps take at a time."""
     return config["WARPS_K"] * config["LANES_K"] * config["RUN"] * config["RUNS"]
 
 
@@ -130,17 +131,14 @@ def _completed(tile: Config, launched: Gemm, most_bk: int, arch: Arch) -> Config
 
 
 def _b_vector(launched: Gemm) -> int:
-    """Count the elements of the widest copies of B along k; 16-bit elements are converted one by one."""
+    """Return the elements of the widest copies of B along k; 16-bit elements are converted one by one."""
     if launched.dtype.wider is not None:
         return 1
     return _width(launched, launched.b_row_col, (launched.k, launched.n), launched.b_align)
 
 
 def registers(config: Config, size: int, sums: int) -> int:
-    """Return an estimate of a thread's registers.
-
-    They hold sums, two batches of A, one run of it widened, a run of B, and addresses.
-    """
+    """Return an estimate of a thread's registers: sums, two batches of A, a widened run of A, a run of B, addresses."""
     words = sums // 4
     rows, run = config["ROWS"], config["RUN"]
     wide = run if config["A_ALONG_K"] else rows
@@ -153,12 +151,12 @@ def registers(config: Config, size: int, sums: int) -> int:
 
 
 def rows_of_block(config: Configs) -> Any:
-    """Count the rows of D that a block makes."""
+    """Return the rows of D that a block computes."""
     return WARPS // config["WARPS_K"] * (_WARP // config["LANES_K"]) * config["ROWS"]
 
 
 def why_not_few(problem: Gemm) -> str | None:
-    """Say why a product is not one of few rows or columns, or None."""
+    """Return why a product does not have few rows or columns, or None."""
     side = min(problem.m, problem.n)
     if not 1 <= side <= MOST_FEW:
         return f"{problem.m} x {problem.n} outputs have more than {MOST_FEW} rows and columns, or none"
@@ -166,7 +164,7 @@ def why_not_few(problem: Gemm) -> str | None:
 
 
 def why_not(launched: Gemm, config: Config) -> str | None:
-    """Say why the tile cannot compute a problem with few columns, or None."""
+    """Return why the tile cannot compute a problem with few columns, or None."""
     if launched.k > LONGEST - config["BK"]:
         return f"k = {launched.k} > {LONGEST - config['BK']}"
     if config["FEW"] < launched.n:

@@ -1,9 +1,9 @@
-"""How long a transpose-add takes on its kernels: ``transpose_add``, ``transpose_small`` and ``transpose_slim``.
+"""The time of a transpose-add on its kernels: ``transpose_add``, ``transpose_small`` and ``transpose_slim``.
 
-A block loads all that it needs, waits, transposes and stores, and loads nothing while it waits. Other blocks of its SM
-hide the wait. So there are three limits, and the slowest decides: all bytes at the rate of a copy; the instructions to
-load, transpose and store; and the wait, which is longer with fewer bytes in flight. Short contiguous runs cost more
-than their bytes: memory opens a page for less. So do runs that start inside a cache line that two blocks share.
+A block loads all its input, waits, transposes and stores, and loads nothing while it waits. Other blocks of its SM hide
+the wait. So there are three limits, and the slowest decides: all bytes at the rate of a copy; the instructions to load,
+transpose and store; and the wait, which is longer with fewer bytes in flight. Short contiguous runs cost more than
+their bytes: memory opens a page for less. So do runs that start inside a cache line that two blocks share.
 
 :class:`Demand` counts what a problem asks of the GPU with a configuration; :class:`Constants` say what that costs.
 ``benchmarks/fit_model.py`` fits them to times measured by ``benchmarks/search.py``.
@@ -24,32 +24,33 @@ from matmill.kernels.transpose.tiles import blocks as tiles
 from matmill.problem import Geam, View
 
 _LANES, _LINE, _SECTOR = 32, 128, 32
-#: Slots to compute the offset of an element. Machine code for sm_90a has 14, in few threads.
+#: Slots to compute the offset of an element. The machine code for sm_90a has 14, in few threads.
 _LOCATE = 5.2
-#: How much more a copied vector counts in a tile at an edge. It stands for all costs of edges, mostly for vectors of D
-#: that are stored element by element. Fitted when such copies took 50 instructions rather than 14; with 1.5 the tiles
+#: Factor for copied vectors in a tile at an edge. It stands for all costs of edges, mostly for vectors of D that are
+#: stored element by element. It was fitted when such copies took 50 instructions, which are now 14; with 1.5 the tiles
 #: chosen for int8 would be up to 1.2 times slower than the best on an H200 (2026-11-20).
 _EDGE = 2.5
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds; slots are instructions of one thread.
+    """Fitted constants. Times in seconds; slots are instructions of one thread.
 
-    Fitted to two thirds of the problems in ``benchmarks/results/transpose_add_search_h200.jsonl``, and of some with a
-    short side from when blocks processed many chunks each; docs/cost-models.md says how well today's are predicted.
+    Fitted to two thirds of the problems in ``benchmarks/results/transpose_add_search_h200.jsonl``, and to some problems
+    with a short side, measured when blocks processed many chunks each; docs/cost-models.md says how well today's
+    kernels are predicted.
     """
 
     #: Share of the data sheet's bandwidth that a transpose-add reaches at best.
     copy_share: float
-    #: Bytes that each contiguous run of a tile costs besides its own.
+    #: Bytes that each contiguous run of a tile costs in addition to its own.
     run_bytes: float
-    #: Bytes that it costs more where a run starts inside a cache line, which two blocks then share.
+    #: Bytes that a run costs more if it starts inside a cache line, which two blocks then share.
     split_bytes: float
-    #: Vectors in flight on an SM with which waiting takes as long as moving the bytes; with more it takes less.
+    #: Vectors in flight on an SM for which waiting takes as long as moving the bytes; with more it takes less.
     alone: float
-    #: Share of the bytes' time that is lost where one block that processes chunk after chunk has an SM to itself: its
-    #: threads wait for each other. With more blocks, the others continue.
+    #: Share of the bytes' time that is lost if a block that processes many chunks has an SM to itself: its threads wait
+    #: for each other. With more blocks, the others continue.
     barrier: float
     #: Slots of a thread before it loads, per vector loaded or stored, per vector copied to shared memory, per element
     #: of the result, and per element gathered from shared memory.
@@ -58,9 +59,9 @@ class Constants:
     copied_slots: float
     element_slots: float
     gathered_slots: float
-    #: Cycles per slot of one thread's work on one item, which is the whole code: it is fetched from memory once.
+    #: Cycles per slot of one thread's work on one item: the code is fetched from memory once.
     code_cycles: float
-    #: Share of the slots that are filled.
+    #: Used share of the slots.
     issue_share: float
     #: The times overlap partly: their p-norm with this p.
     overlap: float
@@ -71,12 +72,12 @@ DEFAULT = load_constants(__name__, Constants)
 
 @dataclass(frozen=True)
 class Demand:
-    """What a problem demands of a GPU with a configuration; costs are in :class:`Constants`.
+    """The work of a problem on a GPU with a configuration; costs are in :class:`Constants`.
 
-    Of the whole GPU: ``bytes`` that move, contiguous ``runs`` of all operands' tiles, and runs that ``split`` a cache
+    For the whole GPU: ``bytes`` that move, contiguous ``runs`` of all operands' tiles, and runs that ``split`` a cache
     line with another block.
 
-    Of the busiest SM, padding included: ``threads`` that start, ``vectors`` loaded or stored, ``copied`` vectors,
+    For the busiest SM, padding included: ``threads`` that start, ``vectors`` loaded or stored, ``copied`` vectors,
     ``elements`` of the result, ``gathered`` elements, elements whose offset is computed (``located``), ``items`` of
     work over all threads, blocks that process chunk after chunk (``apart``), and vectors of the result in flight
     (``beside``).
@@ -101,12 +102,12 @@ class Demand:
 def explain(
     problem: Geam, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
-    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
+    """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     return times(demand(problem, config, arch), constants, prices)
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
-    """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
+    """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c = constants
     most = c.copy_share * counts.bytes_per_s
     memory = (counts.bytes + c.run_bytes * counts.runs + c.split_bytes * counts.split) / most
@@ -122,7 +123,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 
 @columnwise
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
-    """Count what ``problem`` demands of ``arch`` with ``config``."""
+    """Count the work of ``problem`` with ``config`` on ``arch``."""
     work = _chunk(problem, config) if "G" in config else _tile(problem, config, arch)
     busiest = ceil_div(work.count, arch.sms)
     resident = min(work.in_flight, busiest)
@@ -147,7 +148,7 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
 
 @dataclass(frozen=True)
 class _Work:
-    """One of ``count`` items of work, tiles or chunks, of a problem, with the counts of :class:`Demand` for one item.
+    """``count`` items of work, tiles or chunks, of a problem, with the counts of :class:`Demand` for one item.
 
     An SM has ``in_flight`` items at once; threads start for at most ``starts`` items, and ``located`` counts for these.
     """
@@ -166,10 +167,10 @@ class _Work:
 
 
 def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
-    """Return a tile, which one block processes."""
+    """Return the work of tiles, each of which one block processes."""
     size, v = problem.dtype.itemsize, config["V"]
     elements = config["BR"] * config["BC"]
-    # Transposed tiles have more columns than the block where rows are shifted.
+    # Transposed tiles have more columns than the block if rows are shifted.
     transposed, unaligned = config["BC"] + halo(config, size), config["BC"] + reach(config)
     runs, vectors, copied, gathered = config["BR"], elements / v, 0.0, 0
     split = config["BR"] * _split_share(problem, problem.d, config, arch)
@@ -211,16 +212,16 @@ def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
 
 
 def _whole(problem: Geam, config: Config) -> float:
-    """Return share of tiles inside the matrix: in others each vector needs a bounds check."""
+    """Return the share of tiles inside the matrix; in other tiles each vector needs a bounds check."""
     across = problem.n // config["BC"] - (reach(config) > 0)  # the first one starts before the first column
     return max(0, across) * (problem.m // config["BR"]) / tiles(problem, config)
 
 
 def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float:
-    """Say how often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
+    """Return how often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
 
     Vectors of fewer than 16 bytes are not shifted: each row's parts start where the row does. Neighbours that share a
-    sector then meet in the L2 cache if the whole problem fits there; if not, memory moves the sector twice.
+    sector then meet in the L2 cache if the whole problem fits in it; if not, memory moves the sector twice.
     """
     size = problem.dtype.itemsize
     if config["SHIFTED"]:
@@ -230,12 +231,12 @@ def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float
 
 
 def _inside_cache_line(start: int) -> float:
-    """Say how often a run on a multiple of ``start`` bytes starts inside a cache line, and inside a sector."""
+    """Return how often a run on a multiple of ``start`` bytes starts inside a cache line, and inside a sector."""
     return 1 - start / _LINE + max(0.0, 1 - start / _SECTOR)
 
 
 def _chunk(problem: Geam, config: Config) -> _Work:
-    """Return a chunk of small matrices or of a slim one: a block's only chunk, or one of many.
+    """Return the work of chunks, of small matrices or of a slim one: a block's only chunk, or one of many.
 
     Each block computes the offsets of a chunk's elements once, if they differ from vector to vector.
     """
@@ -251,9 +252,9 @@ def _chunk(problem: Geam, config: Config) -> _Work:
         count=ceil_div(problem.batch * problem.m * problem.n, elements),
         elements=elements,
         runs=runs_x + others * runs_others,
-        # Unaligned runs are cut at whole vectors. What of X is loaded twice is in a cache.
+        # Unaligned runs are split at whole vectors. Bytes of X that are loaded twice are in a cache.
         split=extra * others * _inside_cache_line(VECTOR_BYTES) if runs_others > 1 else 0.0,
-        # Y's vectors count the same where they are copied: with offsets that are computed once, a copy costs no more.
+        # Y's copied vectors count the same: as offsets are computed once, a copy costs no more.
         vectors=elements / v + (elements / y_width if others > 1 else 0.0),
         copied=elements / v + extra,
         gathered=elements,

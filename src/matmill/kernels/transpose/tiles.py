@@ -15,32 +15,33 @@ from matmill.parameters import Parameters
 from matmill.problem import Geam, View
 
 VECTOR_BYTES, WORD_BYTES = 16, 4
-#: An operand's layout, as in tile.cuh: contiguous along D's rows; along D's columns, which start on whole vectors or
-#: anywhere; in neither dimension; no operand; along D's rows, with another alignment than D's vectors.
+#: Layouts of an operand, as in tile.cuh: contiguous along D's rows; along D's columns, which start on whole vectors, or
+#: anywhere; in neither dimension; operand absent; along D's rows, but aligned differently from D's vectors.
 ROW, COL, COL_UNALIGNED, STRIDED, ABSENT, ROW_UNALIGNED = range(6)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
 #: The largest problem in bytes for which vectors may be narrower than a word.
 _SMALL = 2**20
-#: Strides below so many bytes are 32-bit integers.
+#: Strides below so many bytes fit in 32-bit integers.
 _NEAR = 2**31
 _THREADS = (128, 256, 512)
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row use every bank once.
 _DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
-#: Vectors down a tile that holds all of few rows, and bytes of its rows where it holds all of few columns.
+#: Vectors down a tile that has all of few rows, and bytes of its rows if it has all of few columns.
 _FLAT, _SHORT = (1, 2), (16, 32, 64)
 _CACHE_LINE = 128
-#: Where a block's part of an unaligned row may start, in bytes: on a vector, a sector, two sectors or a cache line.
+#: Boundaries in bytes on which a block's part of an unaligned row may start: a vector, a sector, two sectors or a cache
+#: line.
 _STARTS = (16, 32, 64, _CACHE_LINE)
 #: The most registers for a thread's loads in flight.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: a constant, and more for each register of loads in flight, for single
 #: elements (which need addresses of their own) and for vectors.
 _OTHERS, _EACH_SCALAR, _EACH_VECTOR = 18, 3.2, 1.15
-#: The same where an operand is copied to shared memory without registers: these hold what is gathered from there.
+#: The same if an operand is copied to shared memory without registers: these hold the elements gathered from there.
 _OTHERS_GATHERED, _EACH_GATHERED = 28, 1.5
 #: The largest share of an SM's shared memory that such blocks take. The rest is L1 cache, for the sectors that two
-#: neighbouring blocks' parts share: with 208 KB of 228 taken, a problem took 1.5 times as long as with 193 (8192 x 8192
+#: neighbouring blocks share: with 208 KB of 228 used, a problem took 1.5 times as long as with 193 (8192 x 8192
 #: bfloat16, rows 3 and 5 elements apart, on an H200, 2026-11-20).
 _MOST_SHARED = 7 / 8
 
@@ -48,9 +49,10 @@ _MOST_SHARED = 7 / 8
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering for ``problem`` on ``arch``.
 
-    Vectors have 16 bytes wherever rows and columns start, or as many as the alignment of all of them allows, if that is
-    a word: for elements of 4 and 8 bytes, narrow vectors are cheaper than shifted wide ones. A single small matrix may
-    have vectors below a word: fetching the code that shifts wide ones takes longer than running it.
+    Vectors have 16 bytes whatever the alignment of rows and columns, or as many as the alignment of all of them allows,
+    if that is at least a word: for elements of 4 and 8 bytes, narrow vectors are cheaper than shifted wide ones. A
+    single small matrix may have vectors below a word, because fetching the code that shifts wide ones takes longer than
+    running it.
     """
     wide, narrow = (layout(problem, shifted=shifted) for shifted in (True, False))
     configs = tiles(problem, arch, wide)
@@ -66,11 +68,11 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
     v, size = layout["V"], problem.dtype.itemsize
     starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
     if COL_UNALIGNED in {layout["X_MODE"], layout["Y_MODE"]}:
-        # Unaligned columns share cache lines whatever D's rows do: to start rows on whole cache lines gained nothing on
+        # Unaligned columns share cache lines whatever D's rows do: starting rows on whole cache lines gained nothing on
         # an H200 (2026-11-20), and needs the most columns besides a block's own.
         starts = [start for start in starts if start < _CACHE_LINE]
     for depth, row, threads, start in product((*_FLAT, *_DEPTHS), (*_SHORT, *_ROW_BYTES), _THREADS, starts):
-        # Single elements are distributed like vectors of four, so that tiles are not tiny.
+        # Single elements are distributed like vectors of four, so that tiles are not too small.
         rows = depth * (v if v > 1 else 4)
         if (depth in _FLAT and rows < problem.m) or (row in _SHORT and row // size < problem.n):
             continue
@@ -98,23 +100,20 @@ def _copies(config: Config) -> bool:
 
 
 def _registers(config: Config, loaded: int) -> float:
-    """Count the registers of a thread for sm_90a, or a few more, where ``loaded`` registers of loads are in flight."""
+    """Return the registers of a thread for sm_90a, or a few more, if ``loaded`` registers of loads are in flight."""
     if _copies(config):
         return _OTHERS_GATHERED + _EACH_GATHERED * loaded
     return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
 
 
 def _fitting(configs: list[Config], name: str, extent: int) -> list[Config]:
-    """Return configs whose tile is less than twice as large as ``extent`` in a dimension, or smallest.
-
-    Padding is work.
-    """
+    """Return the configs whose tile is less than twice ``extent`` in a dimension, or the smallest: padding is work."""
     least = min((config[name] for config in configs), default=0)
     return [config for config in configs if config[name] < max(least + 1, 2 * extent)]
 
 
 def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:
-    """Return the constants that follow from the operands' strides and alignments.
+    """Return the constants that depend on the operands' strides and alignments.
 
     Without ``shifted``, vectors are only as wide as the alignment of all rows and columns allows.
     """
@@ -161,23 +160,23 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
         return COL if view.align // size >= v else COL_UNALIGNED, v
     width = min(v, max(1, view.relative_align // size)) if column == 1 else 1
     if column == 1 and width * size <= WORD_BYTES and v * size == VECTOR_BYTES and width < v:
-        return ROW_UNALIGNED, v  # one element at a time would take more loads than memory has time for
+        return ROW_UNALIGNED, v  # single elements would take more loads than memory has time for
     return ROW, width
 
 
 def halo(config: Config, itemsize: int) -> int:
-    """Count the columns of a transposed tile besides the block's own, for rows of D that are shifted left."""
+    """Return the columns of a transposed tile besides the block's own, for rows of D that are shifted left."""
     word = _word(config, itemsize)
     return ceil_div(reach(config), word) * word
 
 
 def _word(config: Config, itemsize: int) -> int:
-    """Count the elements of a row in one word of shared memory."""
+    """Return the elements of a row in one word of shared memory."""
     return WORD_BYTES // itemsize if itemsize < WORD_BYTES <= config["V"] * itemsize else 1
 
 
 def _loaded(config: Config, itemsize: int) -> int:
-    """Count the registers of what a thread loads before it stores the first element; each load needs at least one."""
+    """Return the registers of a thread's loads before it stores the first element; each load needs at least one."""
     v, threads, word = config["V"], config["THREADS"], _word(config, itemsize)
     columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
     of_columns = ceil_div(columns // word * (config["BR"] // v), threads) * word * registers
@@ -194,7 +193,7 @@ def _loaded(config: Config, itemsize: int) -> int:
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Return dynamic shared memory of a block in bytes: each operand's tile. The device asserts the same."""
+    """Return a block's dynamic shared memory in bytes: each operand's tile. The device asserts the same."""
     return sum(_shared(config, itemsize, config[f"{name}_MODE"]) for name in "XY")
 
 
@@ -210,23 +209,23 @@ def _shared(config: Config, itemsize: int, mode: int) -> int:
 
 
 def _staging_bytes(runs: int, nbytes: int, itemsize: int) -> int:
-    """Return shared memory of contiguous runs of ``nbytes`` that start anywhere; see staging.cuh."""
+    """Return the shared memory of contiguous runs of ``nbytes`` that start anywhere (``staging.cuh``)."""
     pitch = (ceil_div(nbytes, VECTOR_BYTES) + 2) * VECTOR_BYTES - itemsize
     return (ceil_div(runs * pitch, VECTOR_BYTES) + 2) * VECTOR_BYTES
 
 
 def reach(config: Config) -> int:
-    """Return the most elements by which a row's part of a tile is shifted left."""
+    """Return the most elements by which a tile's part of a row is shifted left."""
     return config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
 
 
 def blocks(problem: Geam, config: Config) -> int:
-    """Count the blocks that process one matrix."""
+    """Return the number of blocks that process one matrix."""
     return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach(config), config["BC"])
 
 
 def why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
-    """Say why the constants do not fit the problem, or None."""
+    """Return why the constants do not fit the problem, or None."""
     if max(problem.m, problem.n) > _LARGEST:
         return f"{problem.m} x {problem.n}: more than {_LARGEST} rows or columns"
     reason = _why_not_loads(problem, config)

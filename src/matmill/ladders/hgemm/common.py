@@ -1,8 +1,8 @@
-"""What the rungs of the HGEMM ladder share on the host: parameters, why_not, launch shapes, and the type of the sums.
+"""The host code that rungs of the HGEMM ladder share: parameters, why_not, launch shapes, and the type of the sums.
 
 Every rung computes D = alpha * A @ B + beta * C on packed row-major matrices of 16-bit elements, with the parameters
-``(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k, float alpha, float beta)``. Where
-beta is 0, C is not read. The constant ``ACC16`` says that sums are float16, as in S2; otherwise they are float32.
+``(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k, float alpha, float beta)``. If
+beta is 0, C is not read. With the constant ``ACC16`` sums are float16, as in S2; otherwise they are float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.launch import Argument
 from matmill.problem import Gemm
 
-#: What a lane can hold of a tile in registers beside all else: float32 sums of 64 x 64 outputs of a warp.
+#: The most 32-bit sums that a lane's registers hold of a tile: those of 64 x 64 outputs of a warp.
 _MOST_SUMS = 128
 
 
@@ -42,12 +42,12 @@ def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[A
 
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Return ``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
+    """Return ``why_not_config`` of every rung: one product of packed 16-bit matrices that the tensor cores take."""
     return why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"])) or why_not_packed(problem)
 
 
 def why_not_packed(problem: Gemm) -> str | None:
-    """Say why the problem is not one product of packed matrices, as the ladder has them, or None."""
+    """Return why the problem is not one product of packed matrices, or None."""
     if not problem.plain:
         return "rungs have no bias, activation, other type of D or other precision"
     if problem.batch != 1:
@@ -63,7 +63,7 @@ def why_not_packed(problem: Gemm) -> str | None:
 
 
 def why_not_aligned(problem: Gemm) -> str | None:
-    """Say which matrix has rows that do not start on 16 bytes, or None."""
+    """Return which matrix has rows that do not start on 16 bytes, or None."""
     for name, align in (("A", problem.a_align), ("B", problem.b_align), ("D", problem.d_align)):
         if align < VECTOR_BYTES:
             return f"rows of {name} start at multiples of {align} bytes, not of {VECTOR_BYTES}"
@@ -71,11 +71,10 @@ def why_not_aligned(problem: Gemm) -> str | None:
 
 
 def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Return ``why_not_config`` of a rung that takes whole tiles only.
+    """Return ``why_not_config`` of a rung that takes only whole tiles.
 
-    It wants sizes in multiples of BM, BN and BK, and rows on 16 bytes.
-
-    ``asynchronous`` says that its idea is cp.async, which Turing does not have.
+    It needs sizes in multiples of BM, BN and BK, and rows on 16 bytes. ``asynchronous`` rungs use cp.async, which
+    Turing lacks.
     """
 
     def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -106,7 +105,7 @@ def staged(*, acc16: int = 1, stages: int = 1, **constants: int) -> Config:
 
 
 def widened(config: Config) -> Config:
-    """Return the rung with float32 sums, in a tile half as wide where sums of twice the size would not fit.
+    """Return the rung with float32 sums, in a tile half as wide if sums of twice the size would not fit.
 
     >>> config = staged(BM=256, BN=256, BK=32, WARPS_M=2, WARPS_N=4)
     >>> wide = widened(config)
@@ -133,7 +132,7 @@ def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm
 
 
 def in_float32(rung: Rung[Gemm]) -> Rung[Gemm]:
-    """Return the rung with float32 sums for every problem: with the constants that it has for bfloat16."""
+    """Return the rung with float32 sums for every problem: with its constants for bfloat16."""
 
     def tune(problem: Gemm, arch: Arch) -> Config:
         return rung.kernel_for(replace(problem, dtype=BF16), arch).config

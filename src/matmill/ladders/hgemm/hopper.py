@@ -1,6 +1,6 @@
-"""What the rungs on wgmma share on the host: constants, tensor maps, launch shapes, and when they may run.
+"""The host code that rungs on wgmma share: constants, tensor maps, launch shapes, and why_not.
 
-Their sums are float32. Tensor maps are arguments of a launch, so each launch has those of its own pointers.
+Their sums are float32. Tensor maps are arguments of a launch, so each launch has the maps of its own pointers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matmill.ladders.hgemm.common import why_not_aligned, why_not_packed
 from matmill.launch import HOPPER, Argument, Pointer, TensorMap
 from matmill.problem import Gemm
 
-#: Bytes within which the maps swizzle, and so many elements: the columns of a box.
+#: Bytes of the maps' swizzle, and the columns of a box, which has as many bytes per row.
 _SWIZZLE, _ACROSS = 128, 64
 #: Threads of a warp group, and bytes of an mbarrier.
 _WARPGROUP, _BARRIER = 128, 8
@@ -29,8 +29,8 @@ def hopper_staged(
 ) -> Config:
     """Return a rung's constants: tiles of ``bm`` x ``bn`` with k 64 in ``stages``, and ``warpgroups`` in a block.
 
-    Each stage has a full barrier and, where there are several, an empty one. ``staging`` is how many tiles of D shared
-    memory holds beside the stages.
+    Each stage has a full barrier and, if there are several stages, an empty barrier. ``staging`` is the number of tiles
+    of D in shared memory besides the stages.
 
     >>> hopper_staged(128, 256, stages=4, warpgroups=3)["SHARED_BYTES"]
     196672
@@ -51,9 +51,9 @@ def hopper_staged(
 
 
 def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants: int) -> Config:
-    """Do as :func:`staged`, with one warp group that copies and two that multiply, and the registers that each has.
+    """Return constants for one warp group that copies and two that multiply, with the registers of each.
 
-    40 + 2 x 232 are the three times 168 that a block of 384 threads gets at launch.
+    40 + 2 x 232 is 3 x 168, the registers that a block of 384 threads has at launch.
     """
     registers = {"PRODUCER_REGISTERS": 40, "CONSUMER_REGISTERS": 232}
     return hopper_staged(bm, bn, stages=stages, warpgroups=3, staging=staging, **registers, **constants)
@@ -76,7 +76,7 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def block_per_tile(problem: Gemm, config: Config) -> Geometry:
-    """Return one block for each tile of D, in the raster order."""
+    """Return one block for each tile of D, in raster order."""
     return _launched(tile_count(problem, config), config)
 
 
@@ -86,7 +86,7 @@ def block_per_sm(problem: Gemm, config: Config) -> Geometry:
 
 
 def resident(config: Config) -> Callable[[Gemm, Arch], Config]:
-    """Return the same constants for every problem, and one block per SM."""
+    """Return a function that returns ``config`` for every problem, with one block per SM."""
 
     def tune(_problem: Gemm, arch: Arch) -> Config:
         return config.launched(BLOCKS=arch.sms)

@@ -1,4 +1,4 @@
-"""What the rungs on the pipeline of ``kernels/hgemm/mma.cuh`` share on the host."""
+"""The host code that rungs on the pipeline of ``kernels/hgemm/mma.cuh`` share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matmill.problem import Gemm
 
 
 def any_kernel(entry: str, file: str, *, banded: bool = False) -> Kernel[Gemm]:
-    """Return the descriptor of a rung that takes any size; ``banded`` blocks find their tile themselves."""
+    """Return the descriptor of a rung that takes any size; ``banded`` blocks compute the position of their tile."""
     return Kernel(
         entry=entry,
         package="matmill.ladders.hgemm",
@@ -26,7 +26,7 @@ def any_kernel(entry: str, file: str, *, banded: bool = False) -> Kernel[Gemm]:
 
 
 def largest_tile(problem: Gemm, arch: Arch) -> Config:
-    """Return the largest tile that the GPU holds, with float16 sums where the tensor cores have them."""
+    """Return the largest tile that the GPU holds, with float16 sums if the tensor cores have them."""
     return with_vector_widths(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
 
 

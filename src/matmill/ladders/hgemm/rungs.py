@@ -69,7 +69,7 @@ SWIZZLED: Rung[Gemm] = Rung(
 # -- The next step's tiles come to registers while this one's are multiplied.
 
 _PREFETCH_CONFIG = staged(BM=256, BN=128, BK=64, WARPS_M=4, WARPS_N=2)
-# Half of k per step: float32 sums and the vectors of a whole step together spill on Turing.
+# Half of k per step: float32 sums and the vectors of a whole step together would spill on Turing.
 _PREFETCH_WIDE = staged(acc16=0, BM=256, BN=128, BK=32, WARPS_M=4, WARPS_N=2)
 
 PREFETCH: Rung[Gemm] = Rung(
@@ -273,7 +273,7 @@ _MULTICAST_CONFIG = specialised(128, 256, stages=3, staging=1, SHARES_B=1).launc
 
 
 def _multicast_tune(problem: Gemm, arch: Arch) -> Config:
-    """Return clusters that leave fewer tiles without work.
+    """Return clusters that leave the fewest SMs without work.
 
     Of equal ones it takes those that share B, the larger part of a stage.
     """
@@ -289,7 +289,7 @@ def _multicast_pairs_of_blocks(problem: Gemm, config: Config) -> Geometry:
 
 
 def _pairs(problem: Gemm, config: Config) -> int:
-    """Return pairs of tiles, one below the other where they share B, else side by side."""
+    """Return the number of pairs of tiles, one below the other if they share B, else side by side."""
     down, across = (2, 1) if config["SHARES_B"] else (1, 2)
     return ceil_div(problem.m, down * config["BM"]) * ceil_div(problem.n, across * config["BN"])
 
@@ -330,7 +330,7 @@ PINGPONG: Rung[Gemm] = Rung(
 
 # -- The ladder
 
-#: On mma.sync, for every GPU since Turing or Ampere.
+#: The rungs on mma.sync, for every GPU since Turing or Ampere.
 ON_MMA: tuple[Rung[Gemm], ...] = (
     HIERARCHICAL,
     VECTORIZED,
@@ -343,7 +343,7 @@ ON_MMA: tuple[Rung[Gemm], ...] = (
     EPILOGUE,
     FLOAT32_SUMS,
 )
-#: On wgmma, for Hopper alone.
+#: The rungs on wgmma, for Hopper only.
 ON_WGMMA: tuple[Rung[Gemm], ...] = (
     WGMMA,
     TMA_PIPELINE,

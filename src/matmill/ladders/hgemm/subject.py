@@ -1,4 +1,4 @@
-"""The products of the hgemm ladder: packed row-major matrices of 16-bit floats, and the check of what came out."""
+"""The products of the hgemm ladder: packed row-major matrices of 16-bit floats, and the check of results."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from matmill.reference import Check, answer, excess
 
 #: Element types that the tensor cores of every GPU since Ampere multiply, the default first.
 HALVES: dict[str, DType] = {dtype.name: dtype for dtype in (F16, BF16)}
-#: (m, n, k) of a run that names none of them: the least that every rung takes, with two steps of the longest k.
+#: (m, n, k) of a run without sizes: the least that every rung takes, with two steps of the longest k.
 EMULATED = (256, 256, 128)
 
-_ROWS = 256  # of a result, that are compared at a time
+_ROWS = 256  # rows of a result that are compared at a time
 
 
 def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
-    """Return the product that a user asks for.
+    """Return the product that the options describe.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name of a type.
     """
@@ -44,7 +44,7 @@ def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -
 
 
 def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
-    """Return the product of packed matrices whose rows are aligned as their lengths allow.
+    """Return the product of packed matrices, with rows aligned as their lengths allow.
 
     >>> result = half_product(1000, 1000, 1001)
     >>> result.a_align, result.b_align
@@ -62,12 +62,12 @@ def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
 
 
 def resized(problem: Gemm, m: int, n: int, k: int) -> Gemm:
-    """Return the product of other sizes."""
+    """Return the product with other sizes."""
     return half_product(m, n, k, problem.dtype)
 
 
 def described(problem: Gemm) -> dict[str, Any]:
-    """Return sizes and element type, as a record holds them; :func:`restored` reads them back."""
+    """Return a record's sizes and element type, which :func:`restored` reads."""
     return {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name}
 
 
@@ -83,7 +83,7 @@ def restored(record: Mapping[str, Any]) -> Gemm:
 
 @dataclass(frozen=True)
 class HalfInputs(Inputs):
-    """A and B of 16-bit floats, and the check of a product by what its sums were kept in."""
+    """A and B of 16-bit floats, and the check of a product by the type of its sums."""
 
     @cached_property
     def _right(self) -> tuple[Array, Array, Array]:
@@ -95,7 +95,7 @@ class HalfInputs(Inputs):
         return answer(self.a, self.b), rows, columns
 
     def check(self, actual: Array, *, acc16: bool = False) -> Check:
-        """Return ``actual`` against the product, element by element; ``acc16`` says that its sums were float16.
+        """Compare ``actual`` with the product, element by element; ``acc16`` says that its sums were float16.
 
         Rows are compared in blocks, by several threads.
         """

@@ -1,12 +1,12 @@
-"""What the rungs of the inner ladder share on the host: parameters, launches around the long sum, tiles of a thread.
+"""The host code that rungs of the inner ladder share: parameters, launches around the long sum, tiles of a thread.
 
-Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
-of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
-(``DType.accumulator``), and ``finish`` of ``kernels/splitk/reduce.cuh`` makes D of them. Atomic rungs keep
-one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
+Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B of
+the problem are E and F. Its entry point writes sums to the workspace, in the type of ``DType.accumulator``, and
+``finish`` of ``kernels/splitk/reduce.cuh`` reduces them to D. Atomic rungs keep one sum per output, which ``clear``
+sets to zero first; the others keep one sum per output and block.
 
-All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to
-2^31 - 1), and BS, the threads of a block (a multiple of 32, at most 1024).
+All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to 2^31 -
+1), and BS, the threads of a block (a multiple of 32, at most 1024).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _LARGEST = 2**31 - 1
 
 
 def slices(config: Config) -> int:
-    """Count the blocks that k is split over: the source calls them GS, and the threads of a block BS."""
+    """Return the number of blocks that k is split over, GS in the source; BS are the threads of a block."""
     return config["GS"]
 
 
 def partials_bytes(problem: Gemm, config: Config) -> int:
-    """Count the bytes of one sum per output and block."""
+    """Return the bytes of one sum per output and block."""
     return slices(config) * sums_bytes(problem, config)
 
 
-#: After one partial sum per block, and after those on and above the diagonal alone.
+#: The launch after one partial sum per block, for all outputs or only for those on and above the diagonal.
 REDUCE_PARTIALS = splitk_reduce(slices)
 REDUCE_TRIANGLE = splitk_reduce(slices, mirrored=True)
 
@@ -52,18 +52,18 @@ def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
 
 
 def any_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """Return the parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
+    """Return the parameters of a rung that takes any m and n: (E, F, sums, m, n, k, strides)."""
     sizes = (np.int32(problem.m), np.int32(problem.n))
     return (operands.a, operands.b, workspace(operands), *sizes, *lengths_and_strides(problem))
 
 
 def fixed_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    """Return the parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
+    """Return the parameters of a rung compiled for one m and n: (E, F, sums, k, strides)."""
     return (operands.a, operands.b, workspace(operands), *lengths_and_strides(problem))
 
 
 def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
-    """Launch GS blocks of BS threads."""
+    """Return the geometry of GS blocks of BS threads."""
     return Geometry(grid=(config["GS"], 1, 1), block=(config["BS"], 1, 1))
 
 
@@ -98,7 +98,7 @@ class Tile:
 
 
 def most_outputs(problem: Gemm) -> int:
-    """Return sums that a thread keeps at most: 64 registers of them."""
+    """Return the most sums that a thread keeps: 64 registers of them."""
     return 256 // problem.dtype.accumulator.itemsize
 
 
@@ -118,17 +118,17 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
         if rows < 2 * problem.m and columns < 2 * problem.n
     )
     fitting = [tile for tile in tiles if tile.tm * tile.tn <= most_outputs(problem)]
-    # Where nothing fits, m or n is beyond what a block can share, and why_not says so.
+    # If none fits, m or n exceeds what a block can share, and why_not says so.
     return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=Tile(problem.m, problem.n, 1, 1))
 
 
 def tile_config(problem: Gemm, tile: Tile) -> Config:
-    """Return the constants of a tile; of the S threads that share a k, ACROSS own neighbouring tiles of a row."""
+    """Return the constants of a tile; ACROSS of the S threads that share a k have neighbouring tiles of a row."""
     return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
 
 
 def block_sum_bytes(itemsize: int, outputs: int, sharing: int, threads: int) -> int:
-    """Return static shared memory in which the warps of a block add their sums; the device computes the same."""
+    """Return the static shared memory in which the warps of a block add their sums; the device computes the same."""
     return itemsize * outputs * (threads // 32 * min(32, sharing) + 1)
 
 
@@ -151,7 +151,7 @@ def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) -> str | None:
-    """Say why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
+    """Return why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
     if sharing & sharing - 1 or config["BS"] % sharing:
         return f"{sharing} threads that share a k are no power of two that divides BS = {config['BS']}"
     needed = block_sum_bytes(problem.dtype.accumulator.itemsize, outputs, sharing, config["BS"])
@@ -159,25 +159,22 @@ def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) ->
 
 
 def threads(sharing: int) -> int:
-    """Count the threads per block where that many share a k.
-
-    They are 256, or 128 where their sums would not fit in shared memory.
-    """
+    """Return the threads per block if that many share a k: 256, or 128 if their sums would exceed shared memory."""
     return 256 if sharing <= 16 else min(1024, max(128, sharing))
 
 
 def blocks(problem: Gemm, arch: Arch, *, per_sm: int, k_per_block: int) -> int:
-    """Return ``per_sm`` blocks for each SM, fewer where k gives them nothing to do."""
+    """Return ``per_sm`` blocks for each SM, or fewer if k has no work for them."""
     return max(1, min(arch.sms * per_sm, ceil_div(problem.k, max(1, k_per_block))))
 
 
 def resident_grid(problem: Gemm, arch: Arch) -> Config:
-    """Return GS and BS such that every SM is full of threads: the paper's rule, with its optimum on an A100."""
+    """Return GS and BS such that every SM is full of threads: the paper's rule, which yields its optimum on an A100."""
     return Config.of(BS=256, GS=blocks(problem, arch, per_sm=arch.threads_per_sm // 256, k_per_block=256))
 
 
 def width(align: int, problem: Gemm, outer_stride: int, rows: int) -> int:
-    """Count the elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
+    """Return the elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
     itemsize = problem.dtype.itemsize
     shared = gcd(align, outer_stride * itemsize, VECTOR_BYTES) if rows > 1 else gcd(align, VECTOR_BYTES)
     return max(1, shared // itemsize)

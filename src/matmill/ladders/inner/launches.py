@@ -1,4 +1,4 @@
-"""The launch of the paper's rungs, which it leaves open: the user's, or the emulator's."""
+"""The launch of the paper's rungs, which the paper leaves open: the user's or the emulator's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matmill.kernel import Rung
 from matmill.ladders.documents import S3
 from matmill.problem import Gemm
 
-#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
-#: and a segment per thread would look like a stride.
+#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU no thread would have a second term,
+#: and a thread's segment would look like a stride.
 EMULATED_LAUNCH = {"GS": 16}
 _MOST_BLOCKS = 2**31 - 1
 
@@ -25,7 +25,7 @@ def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
 
 
 def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple[tuple[Rung[Gemm], ...], str]:
-    """Return ``rungs``, the paper's with ``constants`` (GS, BS) as their launch, and words that say so, if any do."""
+    """Return ``rungs``, the paper's launched with ``constants`` (GS, BS), and a note about these, if there are any."""
     papers = of_paper(rungs)
     if not constants or not papers:
         return tuple(rungs), ""
@@ -35,16 +35,16 @@ def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple
 
 
 def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
-    """Do as :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
+    """Return :func:`launched`, with the emulator's defaults for constants that are not in ``constants``."""
     return launched(rungs, {**EMULATED_LAUNCH, **constants})
 
 
 def paper_launch(
     rungs: Sequence[Rung[Gemm]], given: Mapping[str, int], on: Literal["gpu", "emulator"]
 ) -> tuple[Sequence[Rung[Gemm]], tuple[str, ...]]:
-    """Return the rungs to run ``on`` a GPU or the emulator, the paper's with ``given`` GS and BS, and notes on them.
+    """Return the rungs to run ``on`` a GPU or the emulator, the paper's with ``given`` GS and BS, and notes about them.
 
-    Raises :class:`~matmill.errors.ArgumentError` where no rung takes them, or no GPU.
+    Raises :class:`~matmill.errors.ArgumentError` if no rung takes them, or no GPU.
     """
     _check_launch(given, of_paper(rungs))
     result, note = for_emulator(rungs, **given) if on == "emulator" else launched(rungs, given)
@@ -71,7 +71,7 @@ def _check_launch(given: Mapping[str, int], papers: Sequence[Rung[Gemm]]) -> Non
 
 
 def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm]:
-    """Return ``rung`` with some of its constants fixed, whatever it would choose for a problem."""
+    """Return ``rung`` with some of its constants fixed for every problem."""
 
     def tune(problem: Gemm, arch: Arch) -> Config:
         return rung.kernel_for(problem, arch).config.replace(**constants)

@@ -142,8 +142,8 @@ TWO_STAGE: Rung[Gemm] = Rung(
 
 # -- E times its own transpose: one input, half the FMAs.
 
-#: Registers of sums in a triangle that one thread keeps, and the rows of a tile where that is too few: the first
-#: whose sums fit in shared memory.
+#: Registers for sums of a triangle that one thread keeps, and the rows of a tile if these are too few: the first whose
+#: sums fit in shared memory.
 _MOST_SUMS, _TILES = 160, (8, 4)
 
 
@@ -152,7 +152,7 @@ def _outputs(m: int, t: int) -> int:
 
 
 def _sharing(m: int, t: int) -> int:
-    """Count the threads that share a k: a power of two that the triangle's tiles fit in."""
+    """Return the threads that share a k: the least power of two that the triangle's tiles fit in."""
     rows = ceil_div(m, t)
     return int(1 << (rows * (rows + 1) // 2 - 1).bit_length())
 

@@ -34,11 +34,11 @@ from matmill.problem import Gemm
 
 #: Layouts of F that a user may ask for.
 LAYOUTS = ("row", "column")
-#: What a record says of an F that is the transpose of E, in the same memory.
+#: The value in a record for an F that is the transpose of E, in the same memory.
 GRAM = "gram"
 
-#: The paper's products by name, (m, n, k). Its MTXC has k = 2e9 and needs 112 GB in float32, which the GPU with 40 GB
-#: that it names cannot hold: 2e8 is meant, most likely.
+#: The paper's products by name, (m, n, k). Its MTXC has k = 2e9 and needs 112 GB in float32, more than its GPU with 40
+#: GB holds: most likely 2e8 is meant.
 CASES: dict[str, tuple[int, int, int]] = {
     "MTXA": (3, 3, 50_000_000),
     "MTXB": (5, 5, 300_000_000),
@@ -50,12 +50,12 @@ CASES: dict[str, tuple[int, int, int]] = {
 }
 
 
-#: The product that is emulated where a user names none: all rungs together end within ten seconds on two cores.
+#: k of the product that is emulated without options: all rungs together take up to ten seconds on two cores.
 EMULATED_K = 100_000
 
 
 def case(name: str) -> tuple[int, int, int]:
-    """Return (m, n, k) of a case of the paper; upper and lower case are alike.
+    """Return (m, n, k) of a case of the paper; case is ignored.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -66,7 +66,7 @@ def case(name: str) -> tuple[int, int, int]:
 
 
 def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
-    """Return the product that a user asks for; one of m and n alone sets both.
+    """Return the product that the options describe; m or n alone sets both.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
@@ -89,7 +89,7 @@ def product_of_options(options: ProblemOptions, default: tuple[int, int, int]) -
 
 
 def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row") -> Gemm:
-    """Return E (m, k), row-major, times F (k, n), whose rows or columns are packed as ``layout`` says.
+    """Return E (m, k), row-major, times F (k, n), whose rows or columns are packed according to ``layout``.
 
     >>> inner_product(3, 5, 1000, layout="column").b_row_col
     (1, 1000)
@@ -137,7 +137,7 @@ def layout_of(problem: Gemm) -> str:
 
 
 def described(problem: Gemm) -> dict[str, Any]:
-    """Return sizes, element type and layout, as a record holds them; :func:`restored` reads them back."""
+    """Return a record's sizes, element type and layout, which :func:`restored` reads."""
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
     return {**sizes, "dtype": problem.dtype.name, "layout": layout_of(problem)}
 

@@ -1,4 +1,4 @@
-"""Constants of the rungs that load 16 bytes along k, and what they ask of the layout."""
+"""Constants of the rungs that load 16 bytes along k, and the layouts that they need."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from matmill.problem import Gemm
 
 #: How F is read, as in kernels/inner/piece.cuh.
 ALONG_K, PACKED, STRIDED = range(3)
-#: Loads of 16 bytes that a thread keeps in flight where its registers allow: 64 KiB per SM with 256 threads.
+#: Loads of 16 bytes that a thread keeps in flight if its registers allow: 64 KiB per SM with 256 threads.
 _IN_FLIGHT = 16
 
 
 def vector(problem: Gemm) -> int:
-    """Count the elements in 16 bytes."""
+    """Return the elements in 16 bytes."""
     return VECTOR_BYTES // problem.dtype.itemsize
 
 
 def rounds(vectors: int) -> int:
-    """Return pieces of that many loads each that are loaded before the first is used."""
+    """Return the pieces of that many loads each that are loaded before the first is used."""
     return max(1, min(4, _IN_FLIGHT // vectors))
 
 
 def per_sm(outputs: int, in_flight: int, itemsize: int, bs: int) -> int:
-    """Count the blocks that the registers of an SM hold: sums, loads in flight (4 registers each), about 40 more."""
+    """Return the blocks that an SM's registers hold: sums, loads in flight (4 registers each), about 40 more."""
     registers = outputs * itemsize // 4 + 4 * in_flight + 40
     return max(1, 65536 // (min(255, registers) * bs))
 
@@ -46,7 +46,7 @@ def _f_layout(problem: Gemm) -> int:
     f_k, f_column = problem.b_row_col
     if f_k == 1:
         return ALONG_K
-    # One run of memory, n elements per k: 16 bytes' worth of k's is a whole number of 16-byte loads for any n.
+    # A run of memory with n elements per k: for any n, 16 bytes' worth of k's is a whole number of 16-byte loads.
     return PACKED if (f_k, f_column) == (problem.n, 1) and problem.n <= most_outputs(problem) else STRIDED
 
 
@@ -69,7 +69,7 @@ def tune(problem: Gemm, arch: Arch) -> Config:
 
 
 def contiguous_e(problem: Gemm) -> str | None:
-    """Say why E cannot be read along k, or None."""
+    """Return why E cannot be read along k, or None."""
     stride = problem.a_row_col[1]
     return None if stride == 1 or problem.k <= 1 else f"E's rows are not contiguous: their stride is {stride}"
 
@@ -77,7 +77,7 @@ def contiguous_e(problem: Gemm) -> str | None:
 def wide_loads(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Return ``why_not_config`` of rungs that load 16 bytes along k.
 
-    E is read along its rows, F in the layout of the constants.
+    They read E along its rows, and F in the layout of the constants.
     """
     reason = fixed_size(problem, config, arch) or contiguous_e(problem)
     if reason:

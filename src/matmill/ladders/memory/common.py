@@ -1,4 +1,4 @@
-"""What the rungs of the memory ladder share: a transfer instead of a kernel is what changes from rung to rung.
+"""The code that rungs of the memory ladder share: they differ in the transfer, not in the kernel.
 
 All rungs run the same two kernels. ``PRODUCT`` computes C = alpha * A @ B + beta * C in float32 on packed row-major
 matrices of any shape, with the parameters of the SGEMM ladder. ``FILL`` writes reproducible numbers on the device.
@@ -26,7 +26,7 @@ _THREADS = 256
 
 @dataclass(frozen=True)
 class Fill:
-    """A packed matrix of float32 to be filled with numbers in [-1, 1) that follow from position and seed alone."""
+    """A packed matrix of float32 to be filled with numbers in [-1, 1) that depend only on position and seed."""
 
     rows: int
     columns: int
@@ -35,10 +35,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class TransferRung:
-    """One way of getting matrices to the device and back, around the same product.
+    """A way to move matrices to the device and back, around the same product.
 
-    ``transfer`` says what the host allocates: pageable memory, page-locked (pinned) memory, both copied explicitly, or
-    unified (managed) memory that host and device share without copies. ``claim`` is the source's figure.
+    ``transfer`` is the kind of host memory: pageable or page-locked (pinned), both copied explicitly, or unified
+    (managed), which host and device share without copies. ``claim`` is the source's figure.
     """
 
     name: str
@@ -52,12 +52,12 @@ class TransferRung:
 
     @property
     def label(self) -> str:
-        """The name as users type and read it."""
+        """The rung's name."""
         return self.name
 
 
 def filled(problem: Fill) -> NDArray[np.float32]:
-    """Return what ``FILL`` leaves in memory, computed on the host: float32[rows, columns], equal bit for bit.
+    """Return the result of ``FILL``, computed on the host: float32[rows, columns], equal bit for bit.
 
     >>> filled(Fill(2, 2, seed=1))
     array([[0.14679515, 0.1767875 ],
@@ -77,7 +77,7 @@ def _fill_geometry(problem: Fill, _config: Config) -> Geometry:
 
 
 def _fill_arguments(problem: Fill, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    # The matrix to fill is the one that is written: d.
+    # The matrix to fill is the output, d.
     return (operands.d, np.int64(problem.rows * problem.columns), np.uint32(problem.seed))
 
 

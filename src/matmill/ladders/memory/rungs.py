@@ -1,4 +1,4 @@
-"""The memory ladder: the same product behind three ways of moving matrices between host and device."""
+"""The memory ladder: one product, with three ways to move matrices between host and device."""
 
 from __future__ import annotations
 

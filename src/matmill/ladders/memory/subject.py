@@ -1,4 +1,4 @@
-"""What the memory ladder runs on."""
+"""The problems of the memory ladder."""
 
 from __future__ import annotations
 

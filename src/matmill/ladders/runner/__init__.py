@@ -1,1 +1,1 @@
-"""Runs a ladder, emulated or on a GPU, and keeps what it found."""
+"""Runs a ladder, emulated or on a GPU, and records the results."""

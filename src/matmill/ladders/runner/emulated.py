@@ -1,7 +1,7 @@
 """Runs the rungs of a ladder in the emulator.
 
-Before each run all bits of the output are set, NaN in every float type, so a missing element cannot pass. A rung that
-does not take the size asked for runs at the nearest one that it takes, and its row says so.
+Before each run all bits of the output are set, which is NaN in every float type, so that a missing element cannot pass.
+A rung that does not take the requested size runs at the nearest one that it takes, and its row says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def emulate(
     by_line: bool = False,
     progress: Progress = silent,
 ) -> Outcome:
-    """Run ``rungs`` in the emulator, as code for ``arch`` where the compiler knows it.
+    """Run ``rungs`` in the emulator, compiled for ``arch`` if the compiler supports it.
 
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
@@ -77,13 +77,13 @@ def emulate(
 
 
 def emulated_as(arch: Arch) -> Arch:
-    """Return the arch whose code the emulator runs: ``arch``, or the default where the compiler is too new for it."""
+    """Return the arch whose code the emulator runs: ``arch``, or the default if NVRTC no longer supports ``arch``."""
     return arch if arch.compiles else get(DEFAULT)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A kernel, the GPU that it is compiled for, and the matrices that it runs on."""
+    """A kernel, the GPU that it is compiled for, and its matrices."""
 
     subject: Subject[Any]
     kernel: Kernel[Any]
@@ -91,7 +91,7 @@ class _Trial:
     target: str
 
     def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
-        """Give check, the counters and the output of all launches, made on an output and a workspace of set bits."""
+        """Return the check, the report of all launches and the output; output and workspace start with all bits set."""
         inputs, size = self.inputs, self.inputs.problem
         nbytes = size.m * size.n * size.dtype.itemsize
         out = np.full(nbytes, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
@@ -114,7 +114,7 @@ class _Trial:
 def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again: bool) -> Row:
     """Return the rung's row. A kernel with asynchronous copies or products runs twice: early, and as late as it allows.
 
-    ``again`` runs it twice with its warps in two orders and compares the bits.
+    With ``again`` it runs in two orders of its warps, and the bits are compared.
     """
     try:
         check, report, out = trial.run()
@@ -134,14 +134,14 @@ def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again:
 
 
 def _worse(first: Row, second: Row) -> Row:
-    """Join two runs of one kernel into one row: the larger error, and the hazards of both, each once."""
+    """Merge two runs of one kernel into one row: the larger error, and the hazards of both, each once."""
     ratios = (first.error_ratio or 0.0, second.error_ratio or 0.0)
     more = tuple(hazard for hazard in second.hazards if hazard not in first.hazards)
     return replace(first, ok=bool(first.ok and second.ok), error_ratio=max(ratios), hazards=(*first.hazards, *more))
 
 
 def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
-    """Return ``row`` with what the emulator counted and found; an error makes the row fail."""
+    """Return ``row`` with the emulator's counters and hazards; a hazard that is an error makes the row fail."""
     return replace(
         row,
         ok=bool(row.ok) and report.ok,
@@ -154,6 +154,6 @@ def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
 
 
 def _lines(by_line: Mapping[str, LineCounts]) -> tuple[dict[str, Any], ...]:
-    """Return the counters of every source line, as records; what is 0 is left out."""
+    """Return the counters of every source line as records, without zeros."""
     counted = ((line, asdict(counts)) for line, counts in by_line.items())
     return tuple({"line": line, **{k: v for k, v in counts.items() if v}} for line, counts in counted)

@@ -1,9 +1,8 @@
-"""The memory ladder: one product behind three ways of moving its matrices, each phase by itself.
+"""The memory ladder: one product, three ways to move its matrices, and each phase separately.
 
-Phases, in order: ``copy in`` brings random A and B from the host; ``fill`` has the device write A and B anew;
-``kernel`` multiplies them; ``copy out`` brings C to the host. With unified memory the copies are the host's own writes
-and reads, and the pages move when somebody touches them, so part of the cost of a copy appears in the phase after it.
-Allocating is not timed.
+Phases, in order: ``copy in`` brings random A and B from the host; ``fill`` overwrites A and B on the device; ``kernel``
+multiplies them; ``copy out`` brings C to the host. With unified memory the copies are the host's writes and reads.
+Pages move when they are touched, so part of a copy's cost appears in the phase after it. Allocation is not timed.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ Phases: TypeAlias = Mapping[str, Mapping[str, float | None]]
 def emulate_transfers(
     rungs: Sequence[TransferRung], problem: Gemm, arch: Arch, *, seed: int, progress: Progress = silent
 ) -> Outcome:
-    """Return the kernels of the memory ladder, emulated: right or wrong, counted, and the bytes that each phase moves.
+    """Emulate the kernels of the memory ladder: check them, count, and report the bytes that each phase moves.
 
-    All rungs launch the same two kernels, so the emulator runs them once and every row shows what it found.
+    All rungs launch the same two kernels, so the emulator runs them once for all rows.
     """
     machine = emulated_as(arch)
     progress("fill and product", 0, 1)
@@ -58,7 +57,7 @@ def emulate_transfers(
 
 
 def phases(problem: Gemm, seconds: Mapping[str, float | None]) -> Phases:
-    """Return each phase with its seconds, the bytes it moves and the operations it does."""
+    """Return each phase with its seconds, bytes and operations."""
     item = problem.dtype.itemsize
     inputs = float(item * (problem.m * problem.k + problem.k * problem.n))
     moved = {"copy in": inputs, "fill": inputs, "kernel": 0.0, "copy out": float(item * problem.m * problem.n)}
@@ -73,7 +72,7 @@ def phases(problem: Gemm, seconds: Mapping[str, float | None]) -> Phases:
 
 
 def fills(problem: Gemm, seed: int) -> tuple[Fill, Fill]:
-    """Return what the device writes into A and B: different numbers for each."""
+    """Return the numbers that the device writes to A and B, different ones for each."""
     return (
         Fill(problem.m, problem.k, seed=2 * seed % 2**32),
         Fill(problem.k, problem.n, seed=(2 * seed + 1) % 2**32),
@@ -81,13 +80,13 @@ def fills(problem: Gemm, seed: int) -> tuple[Fill, Fill]:
 
 
 def expected(problem: Gemm, seed: int) -> Inputs:
-    """Return the matrices that the product then multiplies, for the check."""
+    """Return the matrices that the product multiplies after that, for the check."""
     a, b = fills(problem, seed)
     return Inputs(problem, filled(a), filled(b))
 
 
 def to_fill(pointer: Pointer) -> GemmOperands:
-    """Return the operands of the fill kernel, which knows its output alone."""
+    """Return the operands of the fill kernel, which has only an output."""
     return GemmOperands(a=pointer, b=pointer, c=pointer, d=pointer)
 
 

@@ -1,4 +1,4 @@
-"""A ladder as one record: its rungs, what it measures, its options, sizes, libraries and production row."""
+"""A ladder as one record: its rungs, measurements, options, sizes, libraries and production row."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from matmill.problem import Gemm
 
 #: Where a ladder runs.
 On = Literal["gpu", "emulator"]
-#: From the rungs picked, the launch constants given and where to run to the rungs to run and notes on them.
+#: Takes the selected rungs, the launch constants and the executor; returns the rungs to run, and notes about them.
 Launches = Callable[[Sequence[Any], Mapping[str, int], On], tuple[Sequence[Any], tuple[str, ...]]]
-#: From the inputs and the addresses of both on the GPU to the libraries at hand, and why others are not.
+#: Takes the inputs and the addresses of both on the GPU; returns the available libraries, and why others are missing.
 Libraries = Callable[[Any, int, int], tuple[Sequence[LibraryProduct], list[str]]]
 
 
 @dataclass(frozen=True)
 class Chosen(Rung[P]):
-    """What matmill would run, kernel and constants, for a problem on an arch: the last row of a ladder's run."""
+    """The kernel and constants that matmill would run for a problem on an arch: the last row of a ladder's run."""
 
     choose: Callable[[P, Arch], Choice[P]] = field(kw_only=True)
 
     def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
-        """Return the choice, or, where there is none, a kernel that says why not."""
+        """Return the chosen kernel, or a kernel that says why there is none."""
         try:
             return self.choose(problem, arch).kernel
         except IllegalConfigError:
@@ -40,7 +40,7 @@ class Chosen(Rung[P]):
 
 @dataclass(frozen=True)
 class Option:
-    """An option that one ladder alone has: words of ``metavar``, or a constant of the launch, a whole number."""
+    """An option of one ladder: words of ``metavar``, or a constant of the launch, a whole number."""
 
     name: str
     help: str
@@ -55,7 +55,7 @@ class Option:
 def production(
     kernel: Kernel[P], choose: Callable[[P, Arch], Choice[P]], changes: str, predicts: str
 ) -> tuple[Rung[P], ...]:
-    """Make the last row of a ladder: what matmill would run."""
+    """Return the last row of a ladder: the kernel that matmill would run."""
     row = Chosen(name="production", source=OURS, changes=changes, predicts=predicts, kernel=kernel, choose=choose)
     return (row,)
 
@@ -71,13 +71,12 @@ def _no_libraries(_inputs: Any, _a: int, _b: int) -> tuple[Sequence[LibraryProdu
 
 @dataclass(frozen=True)
 class Ladder(Generic[S]):
-    """All that is special to a ladder.
+    """The properties of one ladder.
 
-    ``sizes`` are those of a run that names none, as ``problem`` takes them besides what the user asks for. ``options``
-    names the shared options that this ladder takes and others do not, ``own`` are options that it alone has, and
-    ``help`` is the description of its group. ``too_long`` refuses work that nobody asked the emulator for.
-    ``no_libraries`` is said where ``libraries`` finds none. ``same_bits`` names the rows that promise the same result
-    in every run.
+    ``sizes`` are the defaults that ``problem`` takes besides the user's options. ``options`` names the shared options
+    that this ladder takes and others do not, ``own`` are options that only it has, and ``help`` is the description of
+    its group. ``too_long`` refuses emulation that would take long and was not requested explicitly. ``no_libraries`` is
+    the note if ``libraries`` has none. ``same_bits`` names the rows that promise the same bits in every run.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Ladder(Generic[S]):
 
     @property
     def rows(self) -> tuple[Any, ...]:
-        """The rungs, and the production kernel that they lead to after them, if there is one.
+        """The rungs, followed by the production kernel, if there is one.
 
         >>> from matmill.ladders.registry import LADDERS
         >>> [row.name for row in LADDERS["inner"].rows][-2:]
@@ -107,18 +106,18 @@ class Ladder(Generic[S]):
 
 
 def by(sizes: tuple[int, ...], times: str = " ") -> str:
-    """Join sizes for a text."""
+    """Format sizes for a text."""
     return times.join(map(str, sizes))
 
 
 def float32_product(options: ProblemOptions, default: tuple[int, int, int]) -> Gemm:
-    """Read the problem of the ladders in float32."""
+    """Return the float32 problem that the options describe."""
     m, n, k = options.square(default)
     return Gemm(m=m, n=n, k=k)
 
 
-#: (m, n, k) on a GPU large enough to fill it; emulated the least that every rung takes as it is, with several steps of
-#: k, which ends within half a minute on two cores.
+#: (m, n, k): on a GPU enough to fill it, in the emulator the least that every rung takes, with several steps of k,
+#: which takes up to half a minute on two cores.
 PRODUCT_SIZES: dict[On, tuple[int, ...]] = {"gpu": (4096, 4096, 4096), "emulator": (256, 256, 64)}
 
 SMALLER = "Take smaller sizes, for instance --n 512"

@@ -1,6 +1,6 @@
-"""Runs the rungs of a ladder on the GPU present, interleaved with what libraries have, and checks every one.
+"""Runs the rungs of a ladder on a GPU, interleaved with libraries, and checks every one.
 
-Percentages refer to the arch that the caller names, or else to the GPU itself: to its data sheet, or, for sums that
+Percentages refer to the arch that the caller names, or else to the GPU itself: to its data sheet or, for problems that
 only move bytes, to a copy timed in the same run.
 """
 
@@ -37,12 +37,12 @@ from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 
 _WORD = 4  # bytes
-_NAN_BYTE = 0xFF  # as many as any float has are a quiet NaN
+_NAN_BYTE = 0xFF  # bytes that form a quiet NaN in any float type
 
 
 @dataclass(frozen=True)
 class _Entry(Generic[S]):
-    """One rung: its row so far and, where it can run, the size it runs at and how to enqueue it."""
+    """One rung: its row so far and, if it can run, its size and the function that enqueues it."""
 
     row: Row
     problem: S
@@ -69,7 +69,7 @@ class _Operands:
 
 
 class _Bench(Generic[S]):
-    """The GPU, and all that it holds for one run."""
+    """The GPU, and everything that it holds for one run."""
 
     def __init__(self, gpu: GPU, inputs: Any, clock: Clock, ladder: Ladder[S]) -> None:
         self.gpu = gpu
@@ -85,7 +85,7 @@ class _Bench(Generic[S]):
             allocation.close()
 
     def operands(self, problem: S) -> _Operands:
-        """Return the matrices of ``problem``; those that several problems share are uploaded once."""
+        """Return the matrices of ``problem``; those that problems share are uploaded once."""
         if problem not in self._operands:
             inputs: Matrices = self._inputs.of(problem)
             a, b = (
@@ -123,7 +123,7 @@ class _Bench(Generic[S]):
         return operands.result()
 
     def _enqueuer(self, kernel: Kernel[S], operands: _Operands) -> Callable[[StreamHandle], None]:
-        """Return what enqueues all launches of ``kernel``, on a workspace and a counter of its own if it needs them."""
+        """Return a function that enqueues all launches of ``kernel``, with their workspace and counter, if needed."""
         size, gpu = operands.inputs.problem, self.gpu
         needed = kernel.workspace(size)
         workspace = self._kept(gpu.empty(needed)) if needed else None
@@ -139,7 +139,7 @@ class _Bench(Generic[S]):
         return run
 
     def _upload(self, matrix: Array, name: str) -> Allocation:
-        """Return a copy of ``matrix`` as it is stored: of its transpose where that is packed."""
+        """Upload ``matrix`` as it is stored: its transpose, if that is packed."""
         stored = matrix if matrix.flags.c_contiguous else matrix.T
         key = stored.ctypes.data
         if key not in self._uploaded:
@@ -161,12 +161,11 @@ def measure(
     cold: bool = True,
     progress: Progress = silent,
 ) -> Outcome:
-    """Time ``rungs`` on the GPU present in one run with libraries.
+    """Time ``rungs`` on a GPU in one run with libraries.
 
-    Percentages refer to ``arch``, or else to what the GPU is.
-
-    ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
-    :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.
+    Percentages refer to ``arch``, or else to the GPU itself. With ``cold`` the L2 cache is emptied before every timed
+    run. Raises :class:`~matmill.errors.NoGPUError`, :class:`~matmill.errors.CompileError` or
+    :class:`~matmill.errors.LaunchError`.
     """
     gpu, record = GPU.get(0), LADDERS[ladder]
     subject = record.subject
@@ -186,7 +185,7 @@ def measure(
         others = [Competitor(one.name, one.run) for one in libraries]
         others += [Competitor(COPY_NAME, copying.run)] if copying else []
         timings, theirs = _race(entries, others, clock, seed, progress)
-        # Checked while the GPU still holds them: what a library timed last is what is looked at.
+        # Checked while the GPU still holds the results: the check covers the last timed run of a library.
         checks = [subject.check(matrices, library, library.result()) for library in libraries]
     limit, notes_of_copy = _copy_limit(copying, theirs[-1].median, gpu.arch, refer) if copying else (None, [])
     if limit is not None:
@@ -218,7 +217,7 @@ def measure(
 
 
 def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tuple[float | None, list[str]]:
-    """Give the bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
+    """Return the bandwidth of a copy that percentages refer to, or None for the data sheet's, and notes about it."""
     rate = copying.rate(seconds)
     note = f"a {COPY_NAME} in the same run: {units.quantity(rate, 'B/s')}, read and written"
     if refer.name == ran.name:
@@ -230,8 +229,8 @@ def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tup
 
 
 def _libraries(ladder: Ladder[Any], bench: _Bench[Any], given: Any) -> tuple[Sequence[LibraryProduct], list[str]]:
-    """Return what to compare with, and why other libraries are not compared."""
-    # The inputs may fill most of the GPU: the libraries get ours instead of copies.
+    """Return the libraries to compare with, and why others are missing."""
+    # The inputs may fill most of the GPU: the libraries use our copies.
     operands = bench.operands(given.problem).pointers(None, None)
     peers, absent = ladder.libraries(given, operands.a.address, operands.b.address)
     return peers, absent if peers or not ladder.no_libraries else [*absent, ladder.no_libraries]
@@ -251,7 +250,7 @@ def _race(
 
 
 def _timed(entry: _Entry[Any], timing: Timing | None, arch: Arch, best: float | None, subject: Subject[Any]) -> Row:
-    """Return the row with its time and rates; fractions compare rates, since a rung may have run at another size."""
+    """Return the row with its time and rates. Fractions compare rates, because a rung may have run at another size."""
     if timing is None:
         return entry.row
     rates = subject.rates(entry.problem, timing.median, arch)

@@ -1,7 +1,7 @@
-"""The memory ladder on a GPU: walls and rates of every phase, the rungs interleaved.
+"""The memory ladder on a GPU: wall times and rates of every phase, the rungs interleaved.
 
-Walls are the host's: each phase starts with an idle GPU and ends when the GPU is idle again, so a copy includes what
-the driver does for it on the host.
+The host measures wall times: each phase starts and ends with an idle GPU, so that a copy includes the driver's work on
+the host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: managed memory that any stream may use
-#: Managed memory beyond what is free can hang a GPU for all its users, so the rung keeps well clear of that.
+#: Share of the free memory that managed memory may take: more can hang a GPU for all its users.
 _MANAGED_SHARE = 0.5
 _NAN_BYTE = 0xFF
 _ROUNDS = 5
@@ -46,7 +46,7 @@ def measure_transfers(
     rounds: int = _ROUNDS,
     progress: Progress = silent,
 ) -> Outcome:
-    """Time ``rungs`` on the GPU present: medians of ``rounds`` turns after one that is not counted.
+    """Time ``rungs`` on a GPU: medians of ``rounds`` runs after one that is not counted.
 
     Raises :class:`~matmill.errors.NoGPUError` or :class:`~matmill.errors.LaunchError`.
     """
@@ -85,7 +85,7 @@ def measure_transfers(
 
 
 def _no_room(gpu: GPU, rung: TransferRung, problem: Gemm) -> str | None:
-    """Return the reason why a rung with managed memory must not run, or None."""
+    """Return why a rung with managed memory must not run, or None."""
     if rung.transfer != "unified":
         return None
     item = problem.dtype.itemsize
@@ -99,14 +99,14 @@ def _no_room(gpu: GPU, rung: TransferRung, problem: Gemm) -> str | None:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """One matrix: the host's view of it and its address on the device, which unified memory makes the same bytes."""
+    """One matrix: the host's view and its device address. In unified memory both are the same bytes."""
 
     host: F32Array
     address: int
 
 
 class _Transfer:
-    """The matrices of one rung, allocated as it says, and a run of its phases."""
+    """The matrices of one rung, in its kind of memory, and a run of its phases."""
 
     def __init__(self, gpu: GPU, rung: TransferRung, problem: Gemm, start: Inputs, seed: int) -> None:
         self._gpu = gpu
@@ -118,7 +118,7 @@ class _Transfer:
         self.fill = compile_source(generate(rung.fill, problem.dtype), gpu.arch.target)
         self.product = compile_source(generate(rung.product, problem.dtype), gpu.arch.target)
         shapes = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
-        with ExitStack() as frees:  # which frees what is there, should one of the next not be
+        with ExitStack() as frees:  # frees the earlier ones if a later one fails
             self._matrices = [self._allocate(shape, frees) for shape in shapes]
             self._frees = frees.pop_all()
         if not self._unified:  # with unified memory the host's writing is the copy, and is timed
@@ -133,10 +133,10 @@ class _Transfer:
         self._frees.close()
 
     def run(self, *, look: bool) -> dict[str, float]:
-        """Return seconds of every phase; the product is in ``result`` afterwards.
+        """Return the seconds of every phase; the product is in ``result`` afterwards.
 
-        ``look`` also compares what the device received with what the host sent, into ``arrived``: not in a run that
-        counts, since looking may move pages of unified memory.
+        ``look`` also compares the device's inputs with the host's and stores the outcome in ``arrived``. Timed runs do
+        not do so, since it may move pages of unified memory.
         """
         a, b, c = self._matrices
         self._poison(c)
@@ -186,7 +186,7 @@ class _Transfer:
             c.host.fill(np.nan)
 
     def _came(self, matrix: _Matrix, sent: F32Array) -> bool:
-        """Tell whether the device holds what the host sent; not timed."""
+        """Tell whether the device holds the matrix that the host sent; not timed."""
         back = np.empty_like(sent)
         self._gpu.call("cuMemcpyDtoH", back.ctypes.data, matrix.address, back.nbytes)
         return bool(np.array_equal(back, sent))

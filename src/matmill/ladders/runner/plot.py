@@ -1,4 +1,4 @@
-"""A ladder's result as a picture: a bar per rung with its figure, libraries in grey below the rungs."""
+"""A ladder's result as a picture: a bar per rung with its figure, and libraries in grey below the rungs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _ROW_INCHES = 0.34
 #: Rows between the rungs and the libraries.
 _APART = 0.4
-#: Of rungs whose results are wrong.
+#: The colour of rungs with wrong results.
 _WRONG = "white"
-#: The loads of a rung that was not counted.
+#: The loads of a rung without counters.
 _NOTHING = dict.fromkeys(("global_load_bytes", "cp_async_bytes", "global_load_sectors", "cp_async_sectors"), 0)
 
 
 def draw(outcome: Outcome, path: Path, source: str = "") -> None:
     """Draw ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     rows = [row for row in outcome.rows if row.ok is not None]
@@ -51,7 +51,7 @@ def draw(outcome: Outcome, path: Path, source: str = "") -> None:
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
-    """Draw the rate of every rung and, in grey, library, with lines at the GPU's limit and the best library."""
+    """Draw the rate of every rung and, in grey, every library, with lines at the GPU's limit and the best library."""
     subject = outcome.subject
     slots = _names(axes, rows, [base.name for base in outcome.baselines])
     theirs = [getattr(base, subject.rate) for base in outcome.baselines]
@@ -69,7 +69,7 @@ def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
 
 
 def _phases(axes: Axes, rows: list[Row]) -> None:
-    """Draw wall time of every rung, split into its phases; where no time was taken, the bytes that each phase moves."""
+    """Draw the wall time of every rung, split into its phases; without times, the bytes that each phase moves."""
     timed = any(row.seconds for row in rows)
     measure, scale = ("seconds", 1e3) if timed else ("bytes", 1.0)
     slots = _names(axes, rows)
@@ -91,7 +91,7 @@ def _phases(axes: Axes, rows: list[Row]) -> None:
 
 
 def _reads(axes: Axes, rows: list[Row]) -> None:
-    """Draw the bytes that every rung reads over the least that must move, with a line at 1."""
+    """Draw the bytes that every rung reads relative to the least that must move, with a line at 1."""
     slots = _names(axes, rows)
     ratios = [read_over_least(row.counters, row.bytes) if row.counters else 0.0 for row in rows]
     bars = axes.barh(slots, ratios, color=_colours(rows), edgecolor=BLUE)
@@ -102,7 +102,7 @@ def _reads(axes: Axes, rows: list[Row]) -> None:
 
 
 def _traffic(figure: Figure, rows: list[Row]) -> None:
-    """Draw shared-memory wavefronts, ideal and actual, and bytes used over bytes moved by loads, of every rung."""
+    """Draw for every rung the ideal and actual shared-memory wavefronts, and bytes used over bytes moved by loads."""
     shared, loads = figure.subplots(1, 2, sharey=True)
     slots = _names(shared, rows)
     thick = 0.38
@@ -127,7 +127,7 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
 
 
 def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[float]:
-    """Put the names of rungs and, below them, libraries on the vertical axis; give the height of each."""
+    """Put the names of rungs and, below them, libraries on the vertical axis; return the height of each."""
     names = [*(row.rung if row.ok else f"{row.rung}: WRONG" for row in rows), *libraries]
     slots = [float(index) + (_APART if index >= len(rows) else 0.0) for index in range(len(names))]
     axes.set_yticks(slots, names, fontsize=9)
@@ -150,7 +150,7 @@ def _named_line(axes: Axes, at: float, name: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Draw the legend above the plot, where it can cover no bar."""
+    """Draw the legend above the plot, outside the bars."""
     axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""What a ladder run found, as plain records, and their JSON."""
+"""The results of a ladder's run as plain records, and their JSON."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from matmill.problem import Geam, Gemm
 
 @dataclass(frozen=True)
 class Row:
-    """One rung's result. Times in seconds, sizes in bytes, fractions of 1; None where the run does not say.
+    """One rung's result. Times in seconds, sizes in bytes, fractions of 1; None for values that the run lacks.
 
-    ``error_ratio`` is the largest error over its bound, element by element (at most 1 where ``ok``). ``counters``,
-    ``hazards`` and ``lines`` (the counters of each source line) come from the emulator alone. ``note`` says in words
-    what else a reader must know, for instance that the rung ran at another size than asked for.
-    ``spread`` holds the fastest and slowest of ``rounds`` timed runs. ``phases``, of the memory ladder, gives seconds,
-    bytes and flops of each phase; ``seconds`` is then the wall time of all.
+    ``error_ratio`` is the largest error over its bound, element by element (at most 1 if ``ok``). Only the emulator has
+    ``counters``, ``hazards`` and ``lines`` (the counters of each source line). ``note`` tells the reader, for instance,
+    that the rung ran at another size than the requested one. ``spread`` holds the fastest and slowest of ``rounds``
+    timed runs. ``phases``, of the memory ladder, gives seconds, bytes and flops of each phase; ``seconds`` is then the
+    wall time of all.
 
-    ``bytes`` (the least that must move), ``tbytes_per_second`` of those and ``bandwidth_fraction`` are of ladders that
-    measure traffic; the fraction is of the data sheet's, or of a copy's where the :class:`Outcome` has one.
+    Ladders that measure traffic have ``bytes`` (the least that must move), their ``tbytes_per_second`` and
+    ``bandwidth_fraction``, which refers to the data sheet's bandwidth, or to a copy's if the :class:`Outcome` has one.
     """
 
     rung: str
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BaselineRow:
-    """What a library took for the same product: fields as in :class:`Row`."""
+    """A library's result for the same product: fields as in :class:`Row`."""
 
     name: str
     version: str
@@ -71,10 +71,10 @@ class BaselineRow:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole ladder run: what was asked, where it ran, and the rows. ``target`` is what the code was compiled for.
+    """A whole ladder run: its request, its GPU or emulator, and the rows. ``target`` is the compiler's.
 
     ``copy_bytes_per_s`` is the bandwidth of a copy, read and written, that fractions refer to: one timed interleaved
-    with the rungs, or that of another GPU's arch file. None where they refer to the data sheet.
+    with the rungs, or the one of another GPU's arch file. It is None if they refer to the data sheet.
     """
 
     ladder: str
@@ -90,18 +90,18 @@ class Outcome:
 
     @property
     def subject(self) -> Subject[Any]:
-        """What was measured, and what fractions refer to."""
+        """The kind of measurement, and what fractions refer to."""
         result = LADDERS[self.ladder].subject
         return result if self.copy_bytes_per_s is None else beside_copy(result, self.copy_bytes_per_s)
 
     @property
     def ok(self) -> bool:
-        """False where a row, or a baseline, is wrong."""
+        """False if a row or a baseline is wrong."""
         return all(row.ok is not False for row in self.rows) and all(b.ok for b in self.baselines)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that a recorded JSON describes; its arch must be one of the table's."""
+        """Return the outcome that a recorded JSON describes; its arch must be in the table."""
         return cls(
             ladder=record["ladder"],
             on=record["on"],
@@ -116,7 +116,7 @@ class Outcome:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON holds it; numbers that are not finite become null, which JSON can say."""
+        """Return the result as JSON; numbers that are not finite become null."""
         subject = self.subject
         fields: dict[str, Any] = finite(
             {
@@ -134,14 +134,14 @@ class Outcome:
         if self.copy_bytes_per_s is not None:
             fields["copy_bytes_per_s"] = self.copy_bytes_per_s
         for row in fields["rows"]:
-            for extra in ("lines", "phases"):  # of some runs only
+            for extra in ("lines", "phases"):  # in some runs only
                 if row[extra] is None:
                     del row[extra]
         return fields
 
 
 def finite(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it: numbers that are not finite become null, at any depth."""
+    """Replace numbers that are not finite by None, at any depth, for JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

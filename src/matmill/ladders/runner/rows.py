@@ -1,4 +1,4 @@
-"""What rows of a ladder's run have in common, whether it ran in the emulator or on a GPU."""
+"""The parts of rows that runs in the emulator and on a GPU share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matmill.ladders.runner.subject import ARITHMETIC, S, Subject
 
 
 def skipped(rung: Rung[S], reason: str) -> Row:
-    """Return the row of a rung that no size near the one asked for suits."""
+    """Return the row of a rung that takes no size near the requested one."""
     return Row(rung.label, rung.source.key, None, None, note=f"not run: {reason}, and no size near by is legal")
 
 
@@ -31,7 +31,7 @@ def facts(
     note: str = "",
     subject: Subject[Any] = ARITHMETIC,
 ) -> dict[str, Any]:
-    """Return the fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
+    """Return the fields of a row that do not depend on a run; ``kernel`` is the rung's for ``size``."""
     geometry = kernel.geometry(size, kernel.config)
     x, y, z = geometry.block
     shared = binary.resources.shared + geometry.dynamic_shared
@@ -48,14 +48,14 @@ def facts(
 
 
 def moved_to(problem: S, size: S, reason: str, subject: Subject[S]) -> str:
-    """Return the note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
+    """Return the note of a rung that runs at ``size`` because of ``reason``, which is empty for the requested size."""
     if subject.sizes(size) == subject.sizes(problem):
         return reason
     return f"at {subject.sizes_in_words(size)}: {reason}"
 
 
 def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:
-    """Return the CPU's BLAS on the same matrices, timed by itself and checked."""
+    """Return the row of the CPU's BLAS on the same matrices, timed separately and checked."""
     cpu = cpu_blas(inputs.a, inputs.b)
     check = inputs.check(cpu.result)
     rates = subject.rates(inputs.problem, cpu.seconds, arch)
@@ -63,7 +63,7 @@ def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> B
 
 
 def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[BaselineRow, ...], list[str]]:
-    """Give CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
+    """Return the CPU's row, or none and the reason: no BLAS for the type, or a longer time than the subject allows."""
     if not subject.cpu:
         return (), []
     if inputs.problem.dtype.wider is not None:
@@ -76,6 +76,6 @@ def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[Base
 
 
 def promised(row: Row, *, same: bool) -> Row:
-    """Return the row of a rung that promises the same bits in every run, after a second one."""
+    """Return the row of a rung that promises the same bits in every run, after its second run."""
     note = "two runs gave the same bits" if same else "two runs gave different bits"
     return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, note])))

@@ -1,4 +1,4 @@
-"""Runs any ladder, on the GPU present or in the emulator."""
+"""Runs any ladder, on a GPU or in the emulator."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run(
     by_line: bool,
     progress: Progress,
 ) -> Outcome:
-    """Check ``rungs`` of a ladder on one problem, time them on a GPU or count what they do in the emulator.
+    """Check ``rungs`` of a ladder on one problem, and time them on a GPU or count their accesses in the emulator.
 
     Percentages refer to ``arch``: by default the GPU present, else :data:`~matmill.arch.DEFAULT`. ``cold`` empties the
-    L2 cache before every timed run; ``by_line`` keeps what the emulator counts for each source line. Rungs that move
-    matrices around one kernel are compared by their transfers, and take neither.
+    L2 cache before every timed run; ``by_line`` keeps the emulator's counters for each source line. The memory ladder's
+    rungs are compared by their transfers, and take neither.
     """
     machine = arch or get(DEFAULT)
     if isinstance(problem, Gemm) and all(isinstance(rung, TransferRung) for rung in rungs):

@@ -1,4 +1,4 @@
-"""Which rungs a user means, and the nearest problem a rung can take."""
+"""Selects the rungs that a user names, and the nearest problem that a rung takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matmill.ladders.runner.subject import ARITHMETIC, S, Subject
 
 
 class Named(Protocol):
-    """What every ladder's rungs have in common."""
+    """The names that every ladder's rungs have."""
 
     @property
     def name(self) -> str:
@@ -21,7 +21,7 @@ class Named(Protocol):
 
     @property
     def label(self) -> str:
-        """The rung's name with its parameter, where it has one."""
+        """The rung's name with its parameter, if it has one."""
 
 
 R = TypeVar("R", bound=Named)
@@ -49,11 +49,10 @@ def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
 
 
 def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> tuple[S | None, str]:
-    """Return the problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
+    """Return the problem closest to ``problem`` that ``rung`` takes, and the reason why it does not take ``problem``.
 
-    The reason is empty where it did. The problem that the subject has instead is tried first, then sizes at the
-    multiples of powers of two around the one asked for, the smallest change first. Gives None where none of these
-    is legal.
+    The reason is empty if it does. The subject's alternative is tried first, then sizes at multiples of powers of two
+    around the requested one, the smallest change first. The problem is None if none of these is legal.
     """
     reason = rung.kernel_for(problem, arch).why_not(problem, arch)
     if reason is None:
@@ -71,7 +70,7 @@ def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARI
 
 
 def _change_from(wanted: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
-    """Return relative change of the sizes, summed; shrinking costs a shade more, so that ties round up."""
+    """Return the relative change of the sizes, summed. Shrinking costs a little more, so that ties round up."""
 
     def change(sizes: tuple[int, ...]) -> float:
         return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, wanted, strict=True))
@@ -80,7 +79,7 @@ def _change_from(wanted: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
 
 
 def _neighbours(size: int) -> list[int]:
-    """Return ``size`` and the multiples of 2, 4, … 1024 next to it on either side, positive ones only.
+    """Return ``size`` and the multiples of 2, 4, … 1024 next to it on either side, without those that are not positive.
 
     >>> _neighbours(100)[:6]
     [64, 96, 100, 104, 112, 128]

@@ -1,6 +1,6 @@
-"""What a ladder measures: arithmetic (of FMA units or of tensor cores), the traffic of a product, or moved bytes.
+"""The measure of a ladder: arithmetic (of FMA units or of tensor cores), the traffic of a product, or moved bytes.
 
-The runner, the tables, the plots and the pages know the difference from one :class:`Subject` alone.
+The runner, the tables, the plots and the pages read all of it from one :class:`Subject`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from matmill.bench.problems.inputs import Array, InputsBySize, Matrices
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
 
-#: What a ladder computes.
+#: The problem type of a ladder.
 S = TypeVar("S", Gemm, Geam)
 
-#: What the rate of the tensor cores is called in tables.
+#: The name of the tensor cores' rate in tables.
 TENSOR_CORE_PEAK = "tensor-core peak"
-#: What a copy's bandwidth, timed in the same run, is called there.
+#: The name of a copy's bandwidth, timed in the same run, in tables.
 COPYING = "copy bandwidth"
 
 TRAFFIC_FIELDS = ("bytes", "tbytes_per_second", "bandwidth_fraction")
@@ -30,30 +30,30 @@ FLOPS_FIELDS = ("tflops", "peak_fraction")
 
 
 def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
-    """Return the check that does not depend on what made the result."""
+    """Return the check that does not depend on the maker of the result."""
     return inputs.check(actual)
 
 
 @dataclass(frozen=True)
 class Subject(Generic[S]):
-    """Rates and what they refer to, and which problems the ladder runs on.
+    """Rates and their limits, and the problems of a ladder.
 
     ``rate`` and ``fraction`` name two fields of a row: the rate in 10^12 ``unit`` per second, and its fraction of
-    ``limit_name``. ``peak`` gives that limit, or None for a GPU that has none. ``own`` are the fields that rows of
-    other subjects omit. The ratio to a library refers to the field ``compared``. ``flops`` is None where operations do
-    not count.
+    ``limit_name``. ``peak`` returns that limit, or None for a GPU without one. ``own`` are the fields that rows of
+    other subjects omit. The ratio to a library refers to the field ``compared``. ``flops`` is None if operations do not
+    count.
 
-    ``words`` describes a problem for headings. ``inputs`` makes, from a seed, what gives the matrices of a problem.
-    ``sizes`` are those that users name; ``resized`` gives a problem of other sizes. ``instead`` gives the problem for a
-    rung that takes none of these sizes, with the words for its note. ``record`` and ``problem`` turn a problem into a
-    record and back. ``check`` compares a result with the matrices of its problem, given the kernel or library that made
-    it.
+    ``words`` describes a problem for headings. ``inputs`` returns the inputs for a seed, which have the matrices of a
+    problem. ``sizes`` are those that users name; ``resized`` returns a problem of other sizes. ``instead`` returns the
+    problem for a rung that takes none of these sizes, with the text of its note. ``record`` and ``problem`` turn a
+    problem into a record and back. ``check`` compares a result with the matrices of its problem, given the kernel or
+    library that made it.
 
     ``counted`` names the columns of the emulator's table, and ``counted_title`` is its heading; ``counted_async`` names
-    those of a table of the rows that use TMA, wgmma or mbarriers. ``copied`` says that
-    a copy is timed in the same run and that percentages refer to it. ``by_arch`` says that kernels need instructions
-    that old GPUs lack, so the emulator asks what the GPU named could run. ``cpu`` says whether the CPU's BLAS computes
-    the same, ``cpu_patience`` for how many seconds it may.
+    those of a table of the rows that use TMA, wgmma or mbarriers. ``copied`` says that a copy is timed in the same run
+    and that percentages refer to it. ``by_arch`` says that kernels need instructions that old GPUs lack, so that the
+    emulator runs only what the named GPU could run. ``cpu`` says whether the CPU's BLAS computes the same,
+    ``cpu_patience`` is the most seconds that it may take.
     """
 
     unit: str
@@ -83,15 +83,15 @@ class Subject(Generic[S]):
     cpu_patience: float | None = None
 
     def sizes_in_words(self, problem: S) -> str:
-        """Return the sizes in words, as users name them."""
+        """Format the sizes as users name them."""
         return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
 
     def known(self, problem: Any) -> dict[str, Any]:
-        """Return the fields of a row that follow from the problem."""
+        """Return the fields of a row that depend on the problem."""
         return {"bytes": problem.least_bytes} if "bytes" in self.own else {}
 
     def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
-        """Return the fields of a row that follow from its time; fractions refer to ``arch``."""
+        """Return the fields of a row that depend on its time; fractions refer to ``arch``."""
         fields: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
         if self.flops is not None:
             flops = self.flops(problem) / seconds
@@ -114,7 +114,7 @@ def _sizes(problem: Gemm) -> dict[str, int]:
 
 
 def sizes_and_type(problem: Gemm) -> str:
-    """Name a product by its sizes and its element type."""
+    """Format a product's sizes and element type."""
     return f"m={problem.m} n={problem.n} k={problem.k} {problem.dtype.name}"
 
 
@@ -124,7 +124,7 @@ def bytes_per_second(rate: float) -> str:
 
 
 def counted_columns(arithmetic: str) -> tuple[str, ...]:
-    """Return columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
+    """Return the columns of a ladder that aims at the peak: how often it executes that arithmetic, and its loads."""
     fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
     return (arithmetic, *fed, "barriers", "races")
 

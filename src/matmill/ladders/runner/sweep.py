@@ -20,7 +20,7 @@ def doubling(low: int, high: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Curve:
-    """One rung or library: its row at every size, or None where it has none. ``ours`` tells rungs from libraries."""
+    """One rung or library: its row at every size, or None for a missing one. ``ours`` tells rungs from libraries."""
 
     name: str
     rows: tuple[Row | BaselineRow | None, ...]
@@ -35,17 +35,17 @@ class Sweep:
 
     @property
     def first(self) -> Outcome:
-        """What holds for all: ladder, GPU and element type."""
+        """The first outcome, for the ladder, GPU and element type that all share."""
         return self.outcomes[0]
 
     @property
     def sizes(self) -> list[int]:
-        """The n of each product, which m and k are as well."""
+        """The n of each product, which equals m and k."""
         return [outcome.problem.n for outcome in self.outcomes]
 
     @property
     def ok(self) -> bool:
-        """False where a row of any size is wrong."""
+        """False if a row of any size is wrong."""
         return all(outcome.ok for outcome in self.outcomes)
 
     def curves(self) -> list[Curve]:
@@ -55,12 +55,12 @@ class Sweep:
         return [*_curves(rows, ours=True), *_curves(others, ours=False)]
 
     def as_list(self) -> list[dict[str, Any]]:
-        """Return the outcomes as JSON holds them."""
+        """Return the outcomes as JSON."""
         return [outcome.as_dict() for outcome in self.outcomes]
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return the sweep that recorded outcomes make, smallest first."""
+        """Return the sweep of recorded outcomes, smallest first."""
         return cls(tuple(sorted(map(Outcome.from_dict, records), key=lambda outcome: outcome.problem.n)))
 
 

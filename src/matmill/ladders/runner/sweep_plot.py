@@ -1,4 +1,4 @@
-"""A sweep as a picture: the rate of every rung and library over the size, each named at its line's end."""
+"""A sweep as a picture: the rate of every rung and library over the size, each named at the end of its line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osDv^<>phXP*"
-#: What :mod:`matmill.ladders.registry` names what the library runs.
+#: The name of the library's own kernel in :mod:`matmill.ladders.registry`.
 _PRODUCTION = "production"
 #: Colours of the ladder's first, middle and last rungs.
 _THIRDS = (ORANGE, GREEN, BLUE)
-#: A probe's rate has a line of its own where it is less than this part of the peak.
+#: A probe's rate has its own line below this share of the peak.
 _LESS = 0.95
 
 
 def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
-    """Draw the rate of every rung and library over the size, and what limits the GPU; wrong results are left out.
+    """Draw the rate of every rung and library over the size, and the GPU's limits; wrong results are omitted.
 
-    For the suffix of ``path`` and ``source`` see :func:`.style.save`.
+    For the suffix of ``path`` and for ``source`` see :func:`.style.save`.
     """
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     first, subject = sweep.first, sweep.first.subject
@@ -47,7 +47,7 @@ def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
     axes.set_xticks(sweep.sizes, [str(size) for size in sweep.sizes])
     axes.set_xticks([], minor=True)
-    # The names stand to the right of the last size.
+    # The names are to the right of the last size.
     axes.set_xlim(sweep.sizes[0] / 1.1, sweep.sizes[-1] * 2 ** (0.36 * len(sweep.sizes)))
     axes.set_xlabel("m = n = k")
     axes.set_ylabel(subject.unit)
@@ -55,13 +55,13 @@ def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
     axes.spines["bottom"].set_bounds(sweep.sizes[0] / 1.1, sweep.sizes[-1])
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     figure.suptitle(f"{first.ladder} ladder, {first.problem.dtype.name}, on {first.arch.title}", fontsize=11)
-    figure.draw_without_rendering()  # fixes the axes' size, which the distances of names depend on
+    figure.draw_without_rendering()  # fixes the axes' size, on which the distances of names depend
     name_ends(axes, [end for end in ends if end is not None], sweep.sizes[-1] * 2**0.3)
     save(figure, path, source)
 
 
 def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
-    """Yield names and TFLOP/s: the data sheet's peak, and what mma.sync reached in a probe where that is less."""
+    """Yield names and TFLOP/s: the data sheet's peak, and mma.sync's rate in a probe if that is less."""
     first = sweep.first
     peak = first.subject.peak(first.problem, first.arch)
     if peak is None:
@@ -76,7 +76,7 @@ def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
 def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
     """Return the look of every curve: rungs in a colour for each third of the ladder, other libraries dashed in grey.
 
-    What the library runs is black. Marks and the names at the lines' ends tell the rungs of a third apart.
+    The library's own kernel is black. Marks and the names at the lines' ends distinguish the rungs of a third.
     """
     styles: dict[str, dict[str, Any]] = {}
     rungs = [curve.name for curve in curves if curve.ours and curve.name != _PRODUCTION]
@@ -93,7 +93,7 @@ def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _line(axes: Axes, sweep: Sweep, curve: Curve, **style: Any) -> tuple[float, float, str, str] | None:
-    """Draw the rates of right results, joined where they are neighbours; give the line's end, its name and colour."""
+    """Draw the rates of right results, joined if they are neighbours; return the line's end, its name and colour."""
     rate = sweep.first.subject.rate
     rates = [getattr(row, rate) if row is not None and row.ok else None for row in curve.rows]
     heights = [math.nan if value is None else value for value in rates]

@@ -1,4 +1,4 @@
-"""What the emulator counted in several launches, as if they were one."""
+"""Adds up the emulator's counters of several launches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matmill.emulator import Counters, LineCounts, Report
 
 
 def together(reports: Sequence[Report]) -> Report:
-    """Add up the counters, in all and line by line, and the hazards of all launches in order.
+    """Add up the counters, in total and by line, and concatenate the hazards of all launches.
 
     >>> together([Report(Counters(ffma=2, atomics=1)), Report(Counters(ffma=3))]).counters.ffma
     5

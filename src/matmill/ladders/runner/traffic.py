@@ -1,4 +1,4 @@
-"""What the emulator's counters say of memory: bytes asked for, the sectors of each request, and who copied."""
+"""Ratios of the emulator's memory counters: bytes requested, sectors per request, and asynchronous units in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECTOR = 32
 
 
 def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
-    """Count the bytes that all threads asked global memory for, over the least that the product must move.
+    """Return the bytes that all threads request from global memory, relative to the least that the product must move.
 
     >>> read_over_least({"global_load_bytes": 300, "cp_async_bytes": 0}, 100)
     3.0
@@ -20,10 +20,10 @@ def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
 
 
 def sectors_per_load(counters: Mapping[str, int]) -> float | None:
-    """Return 32-byte sectors per global load request of a warp, or None where there was no request.
+    """Return the 32-byte sectors per global load request of a warp, or None without requests.
 
-    Copies past the registers (cp.async) are loads too, under counters of their own; one whose lanes all fill with zeros
-    asks nothing of global memory and is no request, as the hardware counts it.
+    Copies that bypass the registers (cp.async) are loads too, with separate counters. As in the hardware's counters, a
+    copy whose lanes all fill with zeros is not a request.
 
     >>> loads = {"global_load_sectors": 12, "global_load_requests": 3}
     >>> sectors_per_load({**loads, "cp_async_sectors": 8, "cp_async_global_requests": 1})
@@ -34,10 +34,10 @@ def sectors_per_load(counters: Mapping[str, int]) -> float | None:
 
 
 def used_over_moved(counters: Mapping[str, int]) -> float | None:
-    """Return the bytes that threads asked of global memory over those of the sectors moved, None for none.
+    """Return the bytes that threads request from global memory over those of the sectors moved, or None without any.
 
-    1 is a request whose sectors are used whole, whatever the width of its loads. More than 1 is reuse within a warp:
-    threads that ask for the same bytes get them from one sector.
+    At 1 all bytes of the sectors are used, whatever the width of the loads. More than 1 is reuse within a warp: threads
+    that request the same bytes get them from one sector.
 
     >>> loads = {"global_load_bytes": 64, "cp_async_bytes": 64, "global_load_sectors": 4, "cp_async_sectors": 4}
     >>> used_over_moved(loads)
@@ -49,7 +49,7 @@ def used_over_moved(counters: Mapping[str, int]) -> float | None:
 
 
 def sectors_in_words(sectors: float | None) -> str:
-    """Return :func:`sectors_per_load` for a table: a dash where there was no request.
+    """Format :func:`sectors_per_load` for a table, with a dash for None.
 
     >>> sectors_in_words(4.0), sectors_in_words(None)
     ('4.00', '-')
@@ -58,7 +58,7 @@ def sectors_in_words(sectors: float | None) -> str:
 
 
 def async_units(counters: Mapping[str, int]) -> bool:
-    """Tell whether the kernel gave work to units that run beside its threads: TMA, wgmma, mbarriers.
+    """Tell whether the kernel uses asynchronous units: TMA, wgmma, mbarriers.
 
     >>> async_units({"gmma": 0, "bulk_loads": 4, "bulk_stores": 0, "mbarrier_waits": 0})
     True

@@ -1,4 +1,4 @@
-"""What the SGEMM ladder runs on."""
+"""The problems of the SGEMM ladder."""
 
 from __future__ import annotations
 

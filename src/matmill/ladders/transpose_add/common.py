@@ -1,4 +1,4 @@
-"""What the rungs of the transpose+add ladder share on the host: the article's launch, and tiles by cost."""
+"""The host code that rungs of the transpose+add ladder share: the article's launch, and tiles by cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIDE = 32
 
 
 def _why_not(problem: Geam, pair: int) -> str | None:
-    """Say why a kernel of the article does not take the operands, or None; ``pair`` are its elements per access."""
+    """Return why a kernel of the article does not take the operands, or None; ``pair`` is its elements per access."""
     size = problem.dtype.itemsize
     y = problem.y
     if problem.batch != 1 or y is None:
@@ -58,7 +58,7 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
 
 
 def of_article(entry: str, file: str, *, elements: int) -> Kernel[Geam]:
-    """Return a kernel of the article, whose lanes take that many neighbouring elements of a row of Y and D."""
+    """Return a kernel of the article, whose lanes take ``elements`` neighbouring elements of a row of Y and D."""
 
     def why_not(problem: Geam, _config: Config, _arch: Arch) -> str | None:
         return _why_not(problem, elements)

@@ -1,7 +1,7 @@
 """The sums of the transpose_add ladder, x transposed plus y, and their matrices.
 
 x has m rows and n columns, y and the result n rows and m columns, all packed row-major: the sizes that users name are
-those of x. A :class:`~matmill.problem.Geam` counts rows and columns of the result, so that its m is x's n.
+those of x. A :class:`~matmill.problem.Geam` has the rows and columns of the result, so that its m is x's n.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from matmill.problem import Geam, View
 #: (m, n) of x, by name: the article's rows of 24300 bfloat16 start on 8 bytes, not on 16.
 CASES: dict[str, tuple[int, int]] = {"article": (24300, 11520)}
 ARTICLE = CASES["article"]
-#: What is emulated where a user names nothing: rows of the result start on 8 bytes in bfloat16, as the article's do,
-#: and every rung takes it.
+#: The sizes of an emulated run without options: rows of the result start on 8 bytes in bfloat16, as the article's do,
+#: and every rung takes them.
 EMULATED = (604, 512)
 
 
 def case(name: str) -> tuple[int, int]:
-    """Return (m, n) of x in a named case; upper and lower case are alike.
+    """Return (m, n) of x in a named case; case is ignored.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -42,10 +42,10 @@ def case(name: str) -> tuple[int, int]:
 
 
 def problem_of_options(options: ProblemOptions, default: tuple[int, int]) -> Geam:
-    """Return the sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
+    """Return the sum that the options describe: ``m`` and ``n`` are the rows and columns of x.
 
-    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
-    :class:`~matmill.errors.ArgumentError` where ``k`` is given.
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and :class:`~matmill.errors.ArgumentError`
+    if there is a ``k``.
     """
     dtype = options.element_type(ELEMENTWISE, BF16)
     if options.k is not None:
@@ -86,7 +86,7 @@ def words(problem: Geam) -> str:
 
 
 def described(problem: Geam) -> dict[str, Any]:
-    """Return sizes of x and element type, as a record holds them; :func:`restored` reads them back."""
+    """Return a record's sizes of x and element type, which :func:`restored` reads."""
     return {**sizes(problem), "dtype": problem.dtype.name}
 
 

@@ -15,8 +15,8 @@ from matmill.launch import Argument
 class Chain:
     """``trips`` rounds of ``LENGTH`` instructions on one value per lane of a warp.
 
-    The kernel reads the 32 lanes' first values and their 32 operands, and writes the cycles that all took, as int64,
-    and behind them the lanes' last values.
+    The kernel reads the 32 lanes' first values and their 32 operands, and writes the cycles of all rounds as int64,
+    followed by the lanes' last values.
     """
 
     trips: int
@@ -31,7 +31,7 @@ def _arguments(problem: Chain, _config: Config, operands: GemmOperands) -> tuple
 
 
 def _chain(entry: str) -> Kernel[Chain]:
-    # 128 and 256 instructions: so many that the loop hardly matters, so few that they stay in the instruction cache.
+    # 128 and 256 instructions: enough for the loop to hardly matter, and few enough for the instruction cache.
     return Kernel(entry, __name__, Config.of(LENGTH=128), _geometry, _arguments, always)
 
 

@@ -1,4 +1,4 @@
-"""Pointer chasing: the latency of a load from memory, L2, L1 and shared memory, by how large the ring is."""
+"""Pointer chasing: the latency of a load from memory, L2, L1 or shared memory, depending on the size of the ring."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from matmill.launch import Argument
 
 Ints: TypeAlias = "NDArray[np.integer[Any]]"
 
-#: Bytes from one node of a ring in global memory to the next: a cache line, so that no load finds its neighbour's.
+#: Bytes from one node of a ring in global memory to the next: a cache line, so that no load brings its neighbour.
 LINE = 128
 #: Words of the ring in shared memory.
 WORDS = 1024
-#: Bytes of one of them.
+#: Bytes of a word of that ring.
 WORD = 4
 
 
 @dataclass(frozen=True)
 class Chase:
-    """``warm`` loads that are not timed, then ``trips`` rounds of ``LENGTH`` that are, from ``start`` bytes on.
+    """``warm`` untimed loads, then ``trips`` timed rounds of ``LENGTH`` loads, starting at byte ``start``.
 
-    The kernel writes two int64: the cycles, and how many bytes from the ring's first byte the chase ended.
+    The kernel writes two int64: the cycles, and the offset in bytes at which the chase ended.
     """
 
     trips: int
@@ -34,12 +34,12 @@ class Chase:
     warm: int = 0
 
     def steps(self, config: Config) -> int:
-        """Count the loads in all."""
+        """Return the number of all loads."""
         return self.warm + self.trips * config["LENGTH"]
 
 
 def ring(nodes: int, seed: int) -> Ints:
-    """Return the order in which a chase visits ``nodes`` nodes, each once before any comes again: int64[nodes], random.
+    """Return the order in which a chase visits ``nodes`` nodes, each once per cycle: int64[nodes], random.
 
     >>> sorted(ring(4, seed=0).tolist())
     [0, 1, 2, 3]
@@ -58,17 +58,14 @@ def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
 
 
 def offsets(order: Ints) -> NDArray[np.uint32]:
-    """Return what :data:`SHARED` reads.
-
-    It is, for each word of its ring, its successor's offset in bytes from the ring's start.
-    """
+    """Return the input of :data:`SHARED`: for each word of its ring, the offset of its successor in bytes."""
     words = np.empty(len(order), dtype=np.uint32)
     words[order] = WORD * np.roll(order, -1)
     return words
 
 
 def ends_at(order: Ints, problem: Chase, config: Config, stride: int) -> int:
-    """Count the bytes from the ring's first byte to where the chase must end; ``stride`` is that of its nodes."""
+    """Return the offset in bytes at which the chase must end; ``stride`` is the distance of its nodes."""
     (at,) = np.flatnonzero(order == problem.start // stride)
     return int(order[(at + problem.steps(config)) % len(order)]) * stride
 
@@ -90,7 +87,7 @@ GLOBAL: Kernel[Chase] = Kernel(
     why_not_config=always,
 )
 
-#: The same, past L1.
+#: The same, bypassing L1.
 BEYOND_L1: Kernel[Chase] = GLOBAL.with_config(GLOBAL.config.replace(BYPASS_L1=1))
 
 SHARED: Kernel[Chase] = Kernel(

@@ -22,7 +22,7 @@ class MultiplyAdds:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Return operations of all threads, an FMA counting as two."""
+        """Return the operations of all threads; an FMA counts as two."""
         independent = config["CHAINS"] * config["TM"] * config["TN"]
         return 2 * self.trips * config["LENGTH"] * independent * self.blocks * config["THREADS"]
 

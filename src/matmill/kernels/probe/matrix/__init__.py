@@ -14,7 +14,8 @@ from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel
 from matmill.launch import Argument
 
-#: Element types of A and B, in the order of the enumeration in ``kernel.cuh``. Sums are float32, of float64 float64.
+#: Element types of A and B, in the order of the enumeration in ``kernel.cuh``. Sums are float32, for float64 they are
+#: float64.
 INPUTS = ("float16", "bfloat16", "tf32", "float64")
 #: (M, N, K) of one instruction by (type, K), and the least compute capability that has it (PTX ISA, "mma").
 _SHAPES: dict[tuple[str, int], tuple[tuple[int, int, int], tuple[int, int]]] = {
@@ -29,9 +30,9 @@ _SHAPES: dict[tuple[str, int], tuple[tuple[int, int, int], tuple[int, int]]] = {
 
 @dataclass(frozen=True)
 class MatrixProducts:
-    """``trips`` rounds by ``blocks`` blocks on fragments of A and B that are the same everywhere: see :func:`words`.
+    """``trips`` rounds by ``blocks`` blocks on fragments of A and B with equal elements: see :func:`words`.
 
-    Every thread writes the sum of its own accumulators: float32, or float64 where ``element`` is float64.
+    Every thread writes the sum of its own accumulators: float32, or float64 if ``element`` is float64.
     """
 
     element: str
@@ -39,16 +40,16 @@ class MatrixProducts:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Return operations of all warps, an FMA counting as two."""
+        """Return the operations of all warps; an FMA counts as two."""
         (m, n, k), _ = _SHAPES[self.element, config["K"]]
         warps = self.blocks * config["THREADS"] // 32
         return 2 * m * n * k * self.trips * config["LENGTH"] * config["TILES"] * warps
 
 
 def words(element: str, a: float, b: float) -> NDArray[Any]:
-    """Return what the kernel reads.
+    """Return the kernel's input: a register of A whose elements are all ``a``, and one of B.
 
-    It is a register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
+    The array is uint32[2], or float64[2].
 
     >>> [hex(word) for word in words("float16", 1, 2)]
     ['0x3c003c00', '0x40004000']
@@ -62,9 +63,9 @@ def words(element: str, a: float, b: float) -> NDArray[Any]:
 
 
 def matrix(element: str, arch: Arch) -> Kernel[MatrixProducts]:
-    """Return the kernel for A and B of that type, with the largest shape that ``arch`` has.
+    """Return the kernel for A and B of that type, with the largest shape of ``arch``.
 
-    Where it has none, ``why_not`` of the kernel says so.
+    If it has none, the kernel's ``why_not`` says so.
     """
     shapes = [(k, least) for (name, k), (_, least) in _SHAPES.items() if name == element]
     k = next((k for k, least in reversed(shapes) if arch.capability >= least), shapes[0][0])

@@ -1,4 +1,4 @@
-"""Reading shared memory without a bank conflict: its bandwidth."""
+"""Reads of shared memory without bank conflicts: its bandwidth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SharedReads:
     blocks: int
 
     def nbytes(self, config: Config) -> int:
-        """Count the bytes that all threads read."""
+        """Return the bytes that all threads read."""
         return 16 * self.trips * config["LENGTH"] * self.blocks * config["THREADS"]
 
 

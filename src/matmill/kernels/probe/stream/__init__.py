@@ -1,4 +1,4 @@
-"""Reading, copying and writing long buffers: the bandwidth of memory, and of L2 where the buffer fits it."""
+"""Reading, copying and writing long buffers: the bandwidth of memory, or of L2 for buffers that fit in it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _move(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Arg
 _CONFIG = Config.of(THREADS=256, DEPTH=4, BYPASS_L1=0)
 
 READ: Kernel[Stream] = Kernel("stream_read", __name__, _CONFIG, _geometry, _read, always)
-#: The same, past L1: what L2 gives where the buffer fits it.
+#: The same, bypassing L1: the bandwidth of L2 for a buffer that fits in it.
 READ_L2: Kernel[Stream] = READ.with_config(_CONFIG.replace(BYPASS_L1=1))
-#: Writing is fastest in the order of addresses, a vector to each thread of as many blocks as that takes: on an H200 a
-#: copy reaches 4.25 TB/s so, and 3.94 by blocks that stay and take vectors far apart.
+#: Writing is fastest in the order of addresses, with one vector per thread and as many blocks as that takes: on an H200
+#: a copy then reaches 4.25 TB/s, and 3.94 with persistent blocks that take vectors far apart.
 _ORDERLY = _CONFIG.replace(DEPTH=1)
 COPY: Kernel[Stream] = Kernel("stream_copy", __name__, _ORDERLY, _geometry, _copy, always)
 WRITE: Kernel[Stream] = Kernel("stream_write", __name__, _ORDERLY, _geometry, _write, always)
@@ -68,7 +68,7 @@ MOVE: Kernel[Stream] = Kernel("stream_move", __name__, _ORDERLY, _geometry, _mov
 
 
 def moved(read: int, written: int) -> Stream:
-    """Return a stream that reads and writes at least so many bytes, a vector of each to a thread.
+    """Return a stream that reads and writes at least so many bytes, one vector of each per thread.
 
     >>> moved(1000, 5000)
     Stream(vectors=63, blocks=2, passes=1, value=0, written=313)
@@ -78,7 +78,7 @@ def moved(read: int, written: int) -> Stream:
 
 
 def orderly(vectors: int) -> Stream:
-    """Return a stream of ``vectors`` that every thread takes one of.
+    """Return a stream of ``vectors``, one per thread.
 
     >>> orderly(1000).blocks
     4

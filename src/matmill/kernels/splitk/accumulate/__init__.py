@@ -1,1 +1,1 @@
-"""Partial sums added to running totals."""
+"""Adds partial sums to running totals."""

@@ -1,1 +1,1 @@
-"""Sums set to zero."""
+"""Sets sums to zero."""

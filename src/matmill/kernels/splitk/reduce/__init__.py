@@ -1,1 +1,1 @@
-"""D of partial sums."""
+"""Reduces partial sums to D."""

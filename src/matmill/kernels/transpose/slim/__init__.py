@@ -1,8 +1,8 @@
 """Transpose-add of a matrix of few rows or few columns, in chunks of its long side: tiles would be mostly padding.
 
-With few columns (tall), D and Y are packed, so that some rows of them are one contiguous run, and X has long columns.
-With few rows (wide), X is packed, and Y and D have long rows. Where Y is the transposed operand, the kernel exchanges
-X and Y (SWAPPED).
+With few columns (tall), D and Y are packed, so that several of their rows are one contiguous run, and X has long
+columns. With few rows (wide), X is packed, and Y and D have long rows. If Y is the transposed operand, the kernel
+exchanges X and Y (SWAPPED).
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
 
-#: The short side's limits, and the least ratio of the long side to it. Tiles of 64 elements and more are not padding.
+#: The short side's limits, and the least ratio of the long side to it. With 64 elements and more, tiles are well
+#: filled.
 _LEAST, _SHORT, _TIMES = 2, 63, 16
-#: The device counts along the long side in 32 bits, a chunk and more past its end.
+#: The longest long side: the device counts along it in 32 bits, a chunk and more past its end.
 _LONGEST = 2**30
-#: Bytes of a long row or column in a chunk are a multiple of a cache line.
+#: Bytes of a cache line, of which the part of each long row or column in a chunk is a multiple.
 _CACHE_LINE = 128
 #: Vectors of a chunk, about.
 _VECTORS = (128, 256, 512, 1024)
 #: Chunks that are loaded ahead, and the longest short side for several. On an H200 (2026-11-20) 30 x 3000000 int8 took
-#: 0.87 of the time with two, and 1000001 x 17 bfloat16 0.84; a third gained nothing. Nor did two where the short side
-#: is whole vectors, and 48 rows of float64 took 1.13 times as long.
+#: 0.87 of the time with two, and 1000001 x 17 bfloat16 0.84; a third gained nothing. Two gained nothing if the short
+#: side is whole vectors, and with 48 rows of float64 took 1.13 times as long.
 _AHEAD, _MOST_AHEAD = 2, 32
 #: Registers of a vector, of a vector's offset in each operand, and of a thread besides its vectors and offsets.
 _VECTOR_REGISTERS, _OFFSET, _OTHERS = 4, 3, 23
@@ -47,7 +48,7 @@ _SEVERAL = 16
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
-    """Return every configuration worth considering for ``problem`` on ``arch``; none where no side is short."""
+    """Return every configuration worth considering for ``problem`` on ``arch``; none unless a side is short."""
     if why_not_slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
@@ -63,7 +64,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             assigned = assign_threads(config, held(config, size), lambda one: _registers(one, size), arch)
             if assigned is not None:
                 configs[assigned] = None
-    # While one block waits at its barrier, another works.
+    # While one block waits at its barrier, another one works.
     beside = [config for config in configs if config["BLOCKS_PER_SM"] > 1]
     return tuple(beside or configs)
 
@@ -77,24 +78,24 @@ def _with_padding(config: Config, size: int, arch: Arch) -> Config:
 
 
 def _shared_bytes(config: Config, size: int) -> int:
-    """Return dynamic shared memory of one block; with Y's chunks where several are loaded ahead."""
+    """Return a block's dynamic shared memory in bytes, with chunks of Y if several are loaded ahead."""
     beside = elements(config) * size // VECTOR_BYTES if config["HAS_Y"] and config["AHEAD"] > 1 else 0
     return shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + config["AHEAD"], beside)
 
 
 def _ahead(layout: Mapping[str, int], short: int, size: int) -> int:
-    """Count the chunks to load ahead; several only where Y can be copied to shared memory."""
+    """Return the number of chunks to load ahead; several only if Y can be copied to shared memory."""
     several = layout["HAS_Y"] and short <= _MOST_AHEAD and short * size % VECTOR_BYTES and _copies_y(layout, size)
     return _AHEAD if several else 1
 
 
 def _copies_y(constants: Mapping[str, int], size: int) -> bool:
-    """Tell whether Y, if there is one, can be copied to shared memory: in whole vectors."""
+    """Tell whether Y, if there is one, can be copied to shared memory in whole vectors."""
     return not constants["HAS_Y"] or constants["Y_WIDTH"] * size == VECTOR_BYTES
 
 
 def _pitch(config: Config, size: int) -> int:
-    """Count the elements from one column of X to the next in shared memory."""
+    """Return the elements from one column of X to the next in shared memory."""
     return config["M"] + (VECTOR_BYTES // size if config["APART"] and not config["WIDE"] else 0)
 
 
@@ -103,12 +104,12 @@ def _steady(config: Config, size: int) -> bool:
     m, n, v = config["M"], config["N"], VECTOR_BYTES // size
     if not config["APART"]:
         return steady(m, n, v, config["PAD_EVERY"])
-    # Unaligned rows start anywhere between two paddings, and each of X's elsewhere.
+    # Unaligned rows start anywhere between two paddings, each of X's rows at another distance.
     return bool(config["WIDE"]) and config["PAD_VECTORS"] == 0 and same_rows(m, n, v)
 
 
 def held(config: Config, itemsize: int) -> int:
-    """Count the vectors of X in a chunk."""
+    """Return the vectors of X in a chunk."""
     return elements(config) * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
 
 
@@ -118,7 +119,7 @@ def _short(config: Config) -> int:
 
 
 def why_not_slim(problem: Geam) -> str | None:
-    """Say why a problem has no short and long side with the strides that this kernel needs, or None."""
+    """Return why a problem has no short and long side with the strides that this kernel needs, or None."""
     names, problem = ("YX" if problem.y_transposed else "XY"), problem.transposed_first
     m, n = problem.m, problem.n
     if problem.batch != 1 or not _LEAST <= min(m, n) <= _SHORT or max(m, n) > _LONGEST:
@@ -137,7 +138,7 @@ def why_not_slim(problem: Geam) -> str | None:
 
 
 def _layout(problem: Geam) -> dict[str, int]:
-    """Return the constants that follow from the operands' strides and alignments."""
+    """Return the constants that depend on the operands' strides and alignments."""
     v, swapped = VECTOR_BYTES // problem.dtype.itemsize, problem.y_transposed
     problem = problem.transposed_first
     wide = problem.m < problem.n
@@ -154,7 +155,7 @@ def _layout(problem: Geam) -> dict[str, int]:
 
 
 def _registers(config: Config, itemsize: int) -> int:
-    """Return what the assembler takes for sm_90a, or a little more."""
+    """Return the registers that the assembler takes for sm_90a, or a few more."""
     if config["AHEAD"] == 0:
         return one_chunk_registers(config, itemsize, apart=bool(config["APART"]))
     v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
@@ -192,7 +193,7 @@ def _why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
-    # Rows that are shifted left end up to a vector less an element further on. The device does the same.
+    # Rows that are shifted left end up to a vector less one element further on. The device computes the same.
     reach = VECTOR_BYTES // problem.dtype.itemsize - 1 if config["WIDE"] and config["APART"] else 0
     long = config["G"] * config["N"] if config["WIDE"] else config["M"]
     chunks = ceil_div(max(problem.m, problem.n) + reach, long)
@@ -216,7 +217,7 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
     )
 
 
-#: ``length`` is that of the long side; pitches are the elements from one long row or column to the next.
+#: ``length`` is the long side's; pitches are the elements from one long row or column to the next.
 _PARAMETERS = Parameters.of(
     X="const Scalar*",
     Y="const Scalar*",

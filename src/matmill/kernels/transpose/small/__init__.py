@@ -1,7 +1,7 @@
 """Transpose-add of many small packed matrices: a block processes a chunk of them, where tiles would be mostly empty.
 
 X, Y and D are packed one matrix after the other: X's n x m matrices row by row, Y's and D's m x n matrices row by row.
-Where Y's matrices are n x m and X's are not, the kernel exchanges X and Y (SWAPPED).
+If Y's matrices are n x m and X's are not, the kernel exchanges X and Y (SWAPPED).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from matmill.lowering import many_small
 from matmill.parameters import Parameters
 from matmill.problem import Geam
 
-#: Vectors of a chunk, about, with a thread for each.
+#: Vectors of a chunk, about; each has its own thread.
 _VECTORS = (128, 256)
 #: Registers of a vector, and of a thread besides its vectors and their offsets.
 _VECTOR_REGISTERS, _OTHERS = 4, 23
@@ -37,7 +37,7 @@ _VECTOR_REGISTERS, _OTHERS = 4, 23
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering for ``problem`` on ``arch``.
 
-    There is none where the problem is not many small matrices.
+    There is none unless the problem consists of many small matrices.
     """
     if many_small(problem) is not None:
         return ()
@@ -69,7 +69,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 
 
 def _registers(config: Config, itemsize: int) -> int:
-    """Return what the assembler takes for sm_90a, or a little more."""
+    """Return the registers that the assembler takes for sm_90a, or a few more."""
     if config["AHEAD"] == 0:
         return one_chunk_registers(config, itemsize)
     v = VECTOR_BYTES // itemsize
