@@ -1,1 +1,1 @@
-"""Measuring and comparing: the clock, the baselines, the ladder runner, and the reports made of what they find."""
+"""Measuring and comparing: the clock, the libraries to compare with, the probe, and plots."""

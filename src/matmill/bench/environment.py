@@ -1,4 +1,4 @@
-"""Where a result was measured: GPU, driver, compiler, libraries, CPU and date, for every recorded JSON."""
+"""The environment of a measurement, for every recorded JSON: GPU, driver, compiler, libraries, CPU and date."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """Return the CPU's model name as the system gives it."""
+    """Return the CPU's model name from the system."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -51,11 +51,9 @@ def cpu_name() -> str:
 
 
 def nvidia_smi() -> list[dict[str, str]] | None:
-    """Return one record per GPU that the driver's own tool lists.
+    """Return one record per GPU in the output of nvidia-smi, or None if the tool is absent, fails or hangs.
 
-    It is None where the tool is absent, fails or does not answer.
-
-    The tool runs as a child process with a time limit: a driver in trouble can block its callers for good.
+    The tool runs as a child process with a time limit: a driver in trouble can block its callers for ever.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -71,7 +69,7 @@ def nvidia_smi() -> list[dict[str, str]] | None:
 
 
 def describe(*, gpu: bool) -> dict[str, object]:
-    """Return the environment of a result. ``gpu`` says whether the run used one; only then is the driver asked."""
+    """Return the environment of a result. ``gpu`` says whether the run used one; the driver is queried only then."""
     major, minor = compiler_version()
     packages = {name: version for name in PACKAGES if (version := installed_version(name)) is not None}
     described: dict[str, object] = {

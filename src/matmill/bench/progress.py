@@ -1,10 +1,10 @@
-"""How a long run tells how far it is."""
+"""Progress reports of long runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Told what is running, steps done, steps in all.
+#: Called with a label, the steps done and the number of steps.
 Progress = Callable[[str, int, int], None]
 
 

@@ -8,7 +8,7 @@ _LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def count(value: float) -> str:
-    """Return a whole number, exact below 10,000.
+    """Format a whole number, exactly below 10,000.
 
     >>> count(9999), count(16777216), count(524288), count(999_999)
     ('9999', '16.8M', '524k', '1.00M')
@@ -17,7 +17,7 @@ def count(value: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a number of some unit, exact below 10,000.
+    """Format a number with a unit, exactly below 10,000.
 
     >>> quantity(6e9, "B"), quantity(9999, "B"), quantity(4.8e12, "B/s")
     ('6.00 GB', '9999 B', '4.80 TB/s')
@@ -27,7 +27,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def _scaled(value: float) -> tuple[str, str]:
-    """Return a number and its decimal prefix, which is empty below 10,000."""
+    """Return a number's text and its decimal prefix, which is empty below 10,000."""
     if abs(value) >= 1e4:
         for scale, letter in _LARGE:
             # 999,999 is 1.00M, not 1000k.
@@ -37,7 +37,7 @@ def _scaled(value: float) -> tuple[str, str]:
 
 
 def digits(value: float) -> str:
-    """Return three significant digits without an exponent.
+    """Format three significant digits without an exponent.
 
     >>> digits(0.01234), digits(1.2345), digits(12.345), digits(1234.5), digits(0.99999)
     ('0.0123', '1.23', '12.3', '1234', '1.00')
@@ -50,7 +50,7 @@ def digits(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a time.
+    """Format a time.
 
     >>> seconds(0.0123), seconds(5.3e-5), seconds(2.0), seconds(1.3e-11)
     ('12.3 ms', '53.0 us', '2.00 s', '0.0130 ns')
@@ -63,7 +63,7 @@ def seconds(value: float) -> str:
 
 
 def rate(tflops: float) -> str:
-    """Return a rate of arithmetic, in TFLOP/s or, where that would be mostly zeros, GFLOP/s.
+    """Format a rate of arithmetic in TFLOP/s or, for small rates, GFLOP/s.
 
     >>> rate(51.1), rate(0.203), rate(0.00052), rate(0)
     ('51.1 TFLOP/s', '0.203 TFLOP/s', '0.520 GFLOP/s', '0 TFLOP/s')
@@ -72,7 +72,7 @@ def rate(tflops: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction of 1.
+    """Format a fraction of 1 in per cent.
 
     >>> percent(0.0512), percent(1.013)
     ('5.1%', '101.3%')
@@ -81,7 +81,7 @@ def percent(fraction: float) -> str:
 
 
 def ratio(part: float, whole: float) -> str:
-    """Return ``part / whole``, or a dash where there is no whole.
+    """Format ``part / whole``, or a dash for ``whole`` 0.
 
     >>> ratio(5, 2), ratio(0, 0)
     ('2.50', '-')

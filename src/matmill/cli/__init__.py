@@ -1,7 +1,7 @@
 """The ``matmill`` command: one module per subcommand, each with ``add_parser(subparsers)`` and ``run(args) -> int``.
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 no GPU where one was demanded, 130 interrupted. A reader that leaves early
-(``matmill … | head -1``) changes none of them: what it does not read is dropped, and the command goes on.
+Exit codes: 0 fine, 1 failed, 2 usage, 3 a GPU was required and there is none, 130 interrupted. A reader that closes the
+pipe early (``matmill … | head -1``) changes none of them: the command goes on, and its output is dropped.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((Exception,), FAILED),
 )
 
-#: What is said of exceptions that come without words.
+#: Messages for exceptions without text.
 _UNSAID: dict[type[BaseException], str] = {KeyboardInterrupt: "interrupted", MemoryError: "out of memory"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (``sys.argv`` where none is given) and return its exit code."""
+    """Run one command line (``sys.argv`` by default) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with patient_streams():
         code = _code_of(lambda: _run(arguments))
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _code_of(action: Callable[[], int | None]) -> int:
-    """Return the exit code of an action; says what is wrong where it fails."""
+    """Return the exit code of an action, and print the error if it fails."""
     try:
         return action() or OK
-    except SystemExit as stop:  # argparse has said what is wrong, or printed the help asked for
+    except SystemExit as stop:  # argparse has printed the error or the help
         return stop.code if isinstance(stop.code, int) else USAGE
     except (MatmillError, OSError, MemoryError, KeyboardInterrupt) as error:
         sys.stderr.write(f"matmill: {str(error) or _UNSAID.get(type(error), type(error).__name__)}\n")
@@ -59,7 +59,7 @@ def _code_of(action: Callable[[], int | None]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    # Only the command named is loaded: `doctor` must answer where a library that others need is broken.
+    # Only this command's module is loaded: `doctor` must work when a library that others need is broken.
     named = arguments[0] if arguments else ""
     wanted = [name for name in COMMANDS if name == named] or (() if named == "--version" else COMMANDS)
     modules = {name: importlib.import_module(f"matmill.cli.{name}") for name in wanted}

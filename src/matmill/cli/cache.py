@@ -1,4 +1,4 @@
-"""``matmill cache``: where compiled kernels are kept, how much is there, and clearing it."""
+"""``matmill cache``: the folder and the size of the cache of compiled kernels, and clearing it."""
 
 from __future__ import annotations
 

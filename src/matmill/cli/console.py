@@ -1,4 +1,4 @@
-"""How commands speak: tables on stdout, progress on stderr where somebody is watching, plain text elsewhere."""
+"""Output of commands: tables on stdout, progress on stderr if that is a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from matmill.bench import units
 from matmill.bench.progress import Progress as Report
 from matmill.settings import plain_text
 
-#: Prose is not laid out wider than this in files and pipes, which have no width of their own.
+#: The most columns of prose in files and pipes, which have no width of their own.
 PLAIN_WIDTH = 100
 
 
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
-    """Return the console of stdout or ``file``: with colour on a terminal, unless NO_COLOR asks for none."""
+    """Return the console of stdout or ``file``, with colour on a terminal unless NO_COLOR is set."""
     to = file or sys.stdout
     if width is None and not to.isatty():
         width = PLAIN_WIDTH
@@ -43,14 +43,14 @@ def output(file: TextIO | None = None, width: int | None = None) -> Console:
 
 
 def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
-    """Print tables and text on stdout, or into ``file``.
+    """Print tables and text on stdout or to ``file``.
 
-    A table wider than the terminal is still printed whole, and the terminal wraps its lines: no figure is cut short.
+    A table wider than the terminal is printed whole, and the terminal wraps its lines: no figure is truncated.
     """
     console = output(file)
     for part in parts:
         if isinstance(part, Table):
-            # By itself: rich would wrap a title to the width of its table.
+            # Separately, because rich would wrap a title to the width of its table.
             console.print(Text(str(part.title or ""), style="bold"), soft_wrap=True)
             part.title = None
             needed = Measurement.get(console, console.options.update(max_width=1000), part).maximum
@@ -88,7 +88,7 @@ def answer(
     plot: Path | None,
     draw: Callable[[Path], object],
 ) -> None:
-    """Print a command's result as one JSON document or as ``parts``, and draw it into ``plot`` where that is named."""
+    """Print a command's result as one JSON document or as ``parts``, and draw it to ``plot``, if there is one."""
     if as_json:
         show_json(document)
     else:
@@ -99,14 +99,14 @@ def answer(
             show([Text(f"Plot: {plot}")])
 
 
-#: Seconds between lines that tell a file or a pipe how far a run is; a shorter run has none.
+#: Seconds between lines that report progress to a file or a pipe; a shorter run prints none.
 _EVERY = 10.0
-#: From so many seconds on, minutes are said.
+#: From so many seconds on, times are in minutes.
 _MINUTES = 100
 
 
 def say_how_long(seconds: float) -> None:
-    """Tell stderr, before an emulation of more than ten seconds, roughly how long it takes."""
+    """Print roughly how long an emulation takes on stderr, if it is more than ten seconds."""
     if seconds > _EVERY:
         duration = f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
         sys.stderr.write(f"matmill: the emulator takes roughly {duration} for this on one core\n")
@@ -114,13 +114,13 @@ def say_how_long(seconds: float) -> None:
 
 
 class _Lines:
-    """Lines on stderr, no more than one in :data:`_EVERY` seconds."""
+    """Progress lines on stderr, at most one in :data:`_EVERY` seconds."""
 
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()
 
     def say(self, words: str) -> None:
-        """Write a line, unless the last one, or the start, is too near."""
+        """Write a line, unless the last one, or the start, was too recent."""
         now = time.monotonic()
         if now - self._last >= _EVERY:
             sys.stderr.write(f"matmill: {now - self._start:.0f} s: {words}\n")
@@ -130,7 +130,7 @@ class _Lines:
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Report the progress of a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
+    """Report the progress of a run on stderr: a bar on a terminal, else a line now and then."""
     if not sys.stderr.isatty():
         lines = _Lines()
 
@@ -152,11 +152,9 @@ def progress() -> Iterator[Report]:
 
 @contextmanager
 def transferring() -> Iterator[Callable[[int, int], None]]:
-    """Report bytes done and bytes in all on stderr.
+    """Report bytes done and all bytes on stderr: a bar on a terminal, else a line now and then.
 
-    There is a bar where that is a terminal, else a line now and then.
-
-    The bar appears with the first report: a product that is not streamed has none.
+    The bar appears with the first report, so that products that are not streamed have none.
     """
     if not sys.stderr.isatty():
         lines = _Lines()

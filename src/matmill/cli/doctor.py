@@ -1,4 +1,4 @@
-"""``matmill doctor``: what is installed, what works, and what to do about what does not."""
+"""``matmill doctor``: what is installed, what works, and advice for what does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from matmill.cli.options import Subparsers
 from matmill.jit.cache import DiskCache
 from matmill.settings import cache_dir
 
-#: What each optional distribution brings; those without a line here are required.
+#: The purpose of each optional distribution; all others are required.
 OPTIONAL = {
     "matplotlib": "plots: pip install 'matmill[plots]'",
     "torch": "torch arrays and the cuBLAS baseline: pip install torch",
@@ -36,7 +36,7 @@ _REQUIRED = tuple(name for name in PACKAGES if name not in OPTIONAL)
 
 @dataclass(frozen=True)
 class Line:
-    """One finding: what was looked at, what was found, whether that is well, and the advice where it is not."""
+    """One finding: its subject, the result, whether that is fine, and the advice if it is not."""
 
     what: str
     found: str
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Return all findings as one record; ``ok`` where kernels compile, which is all that the emulator needs."""
+    """Return all findings as one record; it is ``ok`` if kernels compile, as the emulator needs."""
     compiler = ask("compiler")
     gpu = ask("gpu")
     packages = {name: installed_version(name) for name in (*PACKAGES, *OPTIONAL)}
@@ -93,7 +93,7 @@ def examine() -> dict[str, Any]:
 
 
 def lines(findings: dict[str, Any]) -> list[Line]:
-    """Return the findings in the order and words in which people read them."""
+    """Return the findings as lines, in reading order."""
     return [
         Line("matmill", findings["matmill"]),
         Line("python", f"{findings['python']} ({findings['executable']})"),
@@ -112,7 +112,7 @@ def _cache() -> dict[str, Any]:
         return {"folder": None, "usable": False, "mode": None, "entries": 0, "bytes": 0}
     entries, size = DiskCache(folder).size()
     mode = f"{stat.S_IMODE(folder.stat().st_mode):04o}" if folder.is_dir() else None
-    # It is made on first use, in the nearest folder above it that is there.
+    # The folder is created on first use, in the nearest parent that exists.
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     return {"folder": str(folder), "usable": usable, "mode": mode, "entries": entries, "bytes": size}

@@ -1,4 +1,4 @@
-"""What ``matmill doctor`` tries in a child process: a driver or compiler in trouble may hang or crash its caller."""
+"""The checks of ``matmill doctor`` in a child process: a driver or compiler in trouble may hang or crash its caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
 
 
 def answer() -> None:
-    """Answer the question in ``sys.argv[2]`` with one line of JSON: the child's side."""
+    """Answer the question in ``sys.argv[2]`` with one line of JSON: the main function of the child process."""
     try:
         result = QUESTIONS[sys.argv[2]]()
     except (MatmillError, ImportError, OSError, RuntimeError) as error:
@@ -39,7 +39,7 @@ def answer() -> None:
 
 
 def _compiler() -> dict[str, Any]:
-    """Report NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
+    """Report NVRTC's version and targets, and the seconds that it takes for one small kernel without the cache."""
     os.environ["MATMILL_CACHE"] = "off"
     from matmill.jit.compile import compile_source  # noqa: PLC0415 — NVRTC may be broken
     from matmill.jit.nvrtc import compiler_version, targets  # noqa: PLC0415 — the same
@@ -54,7 +54,7 @@ def _compiler() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Return the first GPU's facts, or the reason that there is none."""
+    """Return the first GPU's facts, or why there is none."""
     from matmill.runtime import gpu  # noqa: PLC0415 — the driver's bindings may be broken
 
     reason = gpu.unavailable()

@@ -1,4 +1,4 @@
-"""``matmill emulate``: anybody's kernel without a GPU, with its counts, its memory traffic by line and its hazards."""
+"""``matmill emulate``: any kernel without a GPU, with its counts, its memory traffic by line and its hazards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CODE_WIDTH = 60
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
-# Columns of the table by line: heading, and the counts that it is made of.
+# Columns of the table by line: headings, and the names of their counts.
 _TRAFFIC = (
     ("global loads", "global_load_requests", "global_load_sectors"),
     ("stores", "global_store_requests", "global_store_sectors"),
@@ -165,7 +165,7 @@ def _file(path: Path) -> Path:
 
 
 def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> None:
-    """Write the report as a page, and as SARIF, where they are asked for."""
+    """Write the report as a page and as SARIF, if requested."""
     if html is not None:
         from matmill.page.launch import page  # noqa: PLC0415 — see run
 
@@ -208,7 +208,7 @@ def _values(texts: Sequence[str], kernel: Kernel, files: Files) -> list[Value | 
 
 
 def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
-    """Name the arguments by their numbers, and members of structs as in "2.1"."""
+    """Return the arguments by their numbers, and members of structs by numbers such as "2.1"."""
     named: dict[str, Value] = {}
     for index, each in enumerate(values):
         if isinstance(each, tuple):
@@ -219,7 +219,7 @@ def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
 
 
 def _files(outs: Sequence[str], arguments: dict[str, Value]) -> Files:
-    """Parse which argument goes into which file after the run."""
+    """Parse the arguments' output files: which argument is written to which file after the run."""
     files: Files = {}
     arrays = [name for name, each in arguments.items() if isinstance(each, np.ndarray)]
     for text in outs:
@@ -243,7 +243,7 @@ def _output(path: Path, name: str, each: Value) -> dict[str, Any]:
 
 
 def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    """Yield the report for people, behind what the kernel prints."""
+    """Yield the report as text, after the kernel's own output."""
     if report.printed:
         yield Text(report.printed.removesuffix("\n"))
     for line in report.text(width=_CODE_WIDTH):
@@ -285,6 +285,6 @@ def _shown_counts(report: LaunchReport) -> Iterator[RenderableType]:
 
 
 def _by_number(location: str) -> tuple[str, int]:
-    """Return what sorts "k.cu:9" before "k.cu:10"."""
+    """Return a sort key that puts "k.cu:9" before "k.cu:10"."""
     number = re.search(r"\d+$", location)
     return (location[: number.start()], int(number[0])) if number else (location, 0)

@@ -1,4 +1,4 @@
-"""The kernel arguments of ``matmill emulate``: numbers, ``.npy`` files, and arrays made on the spot."""
+"""The kernel arguments of ``matmill emulate``: numbers, ``.npy`` files, and generated arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: Element types as arguments name them.
+#: Element types by their names in arguments.
 TYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -34,7 +34,7 @@ FORMS = (
     "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE, "
     "random:TYPE:SHAPE[:SEED] or struct:FORM,FORM,... with typed numbers"
 )
-# What the parameter types of PTX mean; .b32 may be either, so that the number decides.
+# Element types for PTX's parameter types; .b32 may be integer or real, so the number decides.
 _PARAMETERS = {
     **{f"s{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"{kind}{bits}": f"u{bits}" for kind in "ub" for bits in (8, 16, 32, 64)},
@@ -43,22 +43,22 @@ _PARAMETERS = {
 }
 
 
-#: A value as ``matmill.testing`` takes it, but for structs, which are tuples of these.
+#: A value of ``matmill.testing``, except for structs, which are tuples of these.
 Value = np.generic | Array
-#: The files that arrays are written to after the run, with the arguments' names.
+#: The files to which arrays are written after the run, with the arguments' names.
 Files = dict[Path, str]
 
 
 @dataclass(frozen=True)
 class _Position:
-    """Which argument, and which member of it inside a struct, both counted from 0; or a variable, by its name."""
+    """The position of an argument, and of a member in a struct, both counted from 0; or the name of a variable."""
 
     argument: int | str
     member: int | None = None
 
     @property
     def name(self) -> str:
-        """The name: the number of an argument, with that of a struct's member as in 2.1, or a variable's own."""
+        """The argument's number, with a struct's member as in 2.1, or the variable's name."""
         return str(self.argument) if self.member is None else f"{self.argument}.{self.member}"
 
     def __str__(self) -> str:
@@ -68,12 +68,12 @@ class _Position:
 
     @property
     def seed(self) -> int:
-        """The seed of random numbers, unless given: another one for each argument and member."""
+        """The default seed of random numbers, different for each argument and member."""
         return (self.argument if isinstance(self.argument, int) else 0) + (self.member or 0)
 
 
 def parse_symbol(text: str, files: Files) -> tuple[str, Value]:
-    """Parse the name and the value of one ``--symbol NAME=VALUE``; a file to write goes into ``files``.
+    """Parse the name and the value of one ``--symbol NAME=VALUE``; an output file is added to ``files``.
 
     Raises :class:`~matmill.errors.ArgumentError` as :func:`parse_argument` does.
     """
@@ -86,9 +86,9 @@ def parse_symbol(text: str, files: Files) -> tuple[str, Value]:
 
 
 def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> Value | tuple[Value, ...]:
-    """Parse one ``--arg`` as the kernel's parameter ``index`` takes it; a file to write goes into ``files``.
+    """Parse one ``--arg`` for the kernel's parameter ``index``; an output file is added to ``files``.
 
-    Raises :class:`~matmill.errors.ArgumentError` for anything else than ``FORMS`` and for values outside their type.
+    Raises :class:`~matmill.errors.ArgumentError` for anything but ``FORMS``, and for values outside their type's range.
     """
     kind, _, rest = text.partition(":")
     if kind == "struct":
@@ -98,7 +98,7 @@ def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> 
 
 
 def _parse(text: str, position: _Position, parameter: Variable | None, files: Files) -> Value:
-    """Parse an argument that is no struct, or one member of a struct, whose type the PTX does not say."""
+    """Parse an argument that is not a struct, or one member of a struct, whose type the PTX lacks."""
     kind, _, rest = text.partition(":")
     if kind == "in":
         array = np.array(load(Path(rest), str(position), wanted=ANY))
@@ -137,9 +137,9 @@ def _wrong(text: str, position: _Position) -> ArgumentError:
 
 
 def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:
-    """Return ``text`` as a value of the type ``kind``.
+    """Return ``text`` as a value of type ``kind``.
 
-    Integers may be given as unsigned or signed, or in hexadecimal.
+    Integers may be unsigned, signed or hexadecimal.
     """
     dtype = TYPES[kind]
     try:
@@ -176,7 +176,7 @@ def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[in
 
 
 def _random(text: str, rest: str, position: _Position) -> Array:
-    """Draw floats uniform in [-1, 1), integers of their whole range; the seed is the position unless given."""
+    """Return random floats uniform in [-1, 1), or integers of their whole range; the default seed is the position's."""
     parts = rest.split(":")
     seed = position.seed
     if len(parts) == 3 and parts[2].isdigit():
@@ -190,11 +190,11 @@ def _random(text: str, rest: str, position: _Position) -> Array:
 
 
 def _output(rest: str, position: _Position, files: Files) -> Array:
-    """Make an array that is written to a file after the run: the file's own contents before, or bytes of ones."""
+    """Return an array that is written to a file after the run: initially the file's contents, or all bits set."""
     file, *more = rest.rsplit(":", 2)
     if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:
         dtype = TYPES[more[0]]
-        # As floats these are NaN, so that what the kernel forgets to store shows.
+        # As floats these are NaN, which shows elements that the kernel does not store.
         array = np.full(math.prod(shape) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
         path = Path(file)
     else:

@@ -1,4 +1,4 @@
-"""``.npy`` files: inputs memory-mapped, outputs whole or not at all."""
+"""``.npy`` files: inputs are memory-mapped, outputs are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matmill.dtypes import BF16, DType
 from matmill.errors import ArgumentError
 
 _MAGIC = b"\x93NUMPY"
-#: What NumPy raises for headers that are none: they are read as Python's literals.
+#: NumPy's exceptions for invalid headers, which it evaluates as Python literals.
 _BAD_HEADER = (
     ValueError,
     TypeError,
@@ -27,17 +27,17 @@ _BAD_HEADER = (
     RecursionError,
     tokenize.TokenError,
 )
-#: For :func:`load`, of commands that take all types.
+#: The types of commands that take all, for :func:`load`.
 ANY = "of any type"
-#: What a .npy file says of types that NumPy does not know, and what bfloat16 is often kept as.
+#: The type of bfloat16 in .npy files, which NumPy does not know: untyped or, often, uint16.
 _TWO_BYTES = (np.dtype("V2"), np.dtype(np.uint16))
 
 
 def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "float32 or float64") -> NDArray[Any]:
-    """Return a ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is made).
+    """Return a ``.npy`` file, memory-mapped (or a new array if it is empty, because that cannot be mapped).
 
-    ``dtype`` is the type of elements that the user says the file has: elements of two bytes without a type, or of
-    uint16, are taken for it. Raises :class:`~matmill.errors.ArgumentError`; ``wanted`` are the types in its words.
+    ``dtype`` is the user's type of the elements: two-byte elements without a type, or of uint16, are viewed as it.
+    Raises :class:`~matmill.errors.ArgumentError`; ``wanted`` describes the accepted types in its message.
     """
     try:
         with path.open("rb") as file:
@@ -60,14 +60,14 @@ def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "f
 
 
 def _mapped(path: Path, file: BinaryIO) -> NDArray[Any]:
-    """Read the array of a file whose header fits its size: memory is never made for what is not there.
+    """Map the array of a file whose header fits its size: memory is never allocated for missing data.
 
-    Raises ``ValueError``, and what else NumPy does for headers that are none.
+    Raises ``ValueError``, and NumPy's other exceptions for invalid headers.
     """
     version = np.lib.format.read_magic(file)
     if version not in {(1, 0), (2, 0), (3, 0)}:
         raise ValueError(f"version {version[0]}.{version[1]} of the format")
-    # The third version is the second with names of fields in UTF-8, and matrices have no fields.
+    # Version 3 is version 2 with field names in UTF-8, and matrices have no fields.
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = read(file)
     if dtype.hasobject or not dtype.itemsize:
@@ -108,13 +108,13 @@ def _not_npy(path: Path, argument: str, got: str, wanted: str) -> ArgumentError:
 
 
 def save(path: Path, array: NDArray[Any]) -> None:
-    """Write a ``.npy`` file beside its final name and move it there, so that no reader sees half of it."""
+    """Write a ``.npy`` file under a temporary name and rename it, so that no reader sees half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             np.lib.format.write_array(file, array, allow_pickle=False)
-        # mkstemp makes private files; the result gets the permissions any new file would.
+        # mkstemp creates private files; the result gets the permissions of a usual new file.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)

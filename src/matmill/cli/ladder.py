@@ -1,4 +1,4 @@
-"""``matmill ladder``: every rung of a ladder on one problem, checked, counted, and timed where there is a GPU."""
+"""``matmill ladder``: every rung of a ladder on one problem, checked, counted, and timed on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from matmill.ladders.runner.sweep_plot import draw_sweep
 from matmill.runtime import gpu
 
 ON = ("auto", "gpu", "emulator")
-#: Options that several ladders take and others do not.
+#: Options that some ladders take and others do not.
 _SHARED = ("case", "dtype", "sweep")
 
 
@@ -75,7 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a ladder and show the result; 1 where a row is wrong."""
+    """Run a ladder and show the result; return 1 if a row is wrong."""
     if args.list:
         output().print(tables.listing({name: ladder.rungs for name, ladder in LADDERS.items()}))
         return 0
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
-    """Run a ladder at every size of ``--sweep`` and show the rates; 1 where a row is wrong."""
+    """Run a ladder at every size of ``--sweep`` and show the rates; return 1 if a row is wrong."""
     _refuse(args, _ladder(args.ladder))
     sizes = ladder_sweep.sizes(args.sweep)
     ladder_sweep.check(args, _on(args.on))
@@ -129,19 +129,19 @@ def _run(args: argparse.Namespace) -> Outcome:
 
 
 def _takers(option: str) -> list[str]:
-    """Return the ladders that take an option which not all ladders take."""
+    """Return the ladders that take ``option``."""
     own = {ladder.name: {each.name for each in ladder.own} for ladder in LADDERS.values()}
     return sorted(name for name, ladder in LADDERS.items() if option in ladder.options | own[name])
 
 
 def _said(option: str) -> str:
-    """Name these ladders in words."""
+    """Format the ladders that take ``option``."""
     *others, last = _takers(option)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _refuse(args: argparse.Namespace, ladder: Ladder[Any]) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` where an option of other ladders is given to this one."""
+    """Raise :class:`~matmill.errors.ArgumentError` for an option of other ladders."""
     for option in (*_SHARED, *(each.name for other in LADDERS.values() for each in other.own)):
         takers = _takers(option)
         if getattr(args, option) is not None and ladder.name not in takers:
@@ -167,7 +167,7 @@ def _ladder(name: str | None) -> Ladder[Any]:
 
 
 def _on(name: str) -> On:
-    """Return ``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` where a GPU is demanded and absent."""
+    """Return ``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` if a GPU is required and absent."""
     if name not in ON:
         raise unknown_name("--on", name, ON)
     if name == "emulator":

@@ -1,4 +1,4 @@
-"""The page of a ladder's run: its tables, its picture, and what each rung changes in the source of the one below."""
+"""The page of a ladder's run: its tables, its plot, and each rung's change to the source of the rung below."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from matmill.page.document import bar, document, table
 
 
 def page(outcome: Outcome) -> str:
-    """Return the page, complete in itself."""
+    """Return a page without external resources."""
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     title = f"{outcome.ladder} ladder, {outcome.subject.sizes_in_words(outcome.problem)}, {where}"
     sections = (
@@ -35,7 +35,7 @@ def page(outcome: Outcome) -> str:
 
 
 def _html(part: RenderableType) -> str:
-    """Return a table or a text of the terminal as HTML."""
+    """Return a table or a text for the terminal as HTML."""
     if isinstance(part, Table):
         sides = [(str(column.header), column.justify == "right") for column in part.columns]
         cells = [[escape(_plain(cell)) for cell in column.cells] for column in part.columns]
@@ -46,7 +46,7 @@ def _html(part: RenderableType) -> str:
 
 
 def _plain(part: RenderableType | None) -> str:
-    """Return what a terminal shows, without colours."""
+    """Return text for the terminal without colours."""
     if isinstance(part, Text):
         return part.plain
     out = io.StringIO()
@@ -55,7 +55,7 @@ def _plain(part: RenderableType | None) -> str:
 
 
 def _picture(outcome: Outcome) -> str:
-    """Return the picture of ``--plot``, where matplotlib is there to draw it."""
+    """Return the plot of ``--plot``, if matplotlib is installed."""
     if find_spec("matplotlib") is None:
         return ""
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def _picture(outcome: Outcome) -> str:
 
 
 def _bars(outcome: Outcome) -> str:
-    """Return the figures as bars: rates on a GPU, what the emulator counts without one."""
+    """Return the figures as bars: rates on a GPU, else the emulator's counts."""
     if outcome.on == "gpu":
         rates = [(row.rung, getattr(row, outcome.subject.rate) or 0.0) for row in outcome.rows]
         return _bar_table(outcome.subject.unit, rates)
@@ -86,7 +86,7 @@ def _bar_table(heading: str, rows: Sequence[tuple[str, float]]) -> str:
 
 
 def _rungs(outcome: Outcome) -> Iterator[str]:
-    """Yield each rung's idea, what was predicted, and the difference of its source to the rung below."""
+    """Yield each rung's idea, its prediction, and the difference of its source to the rung below."""
     known = {rung.label: rung for rung in LADDERS[outcome.ladder].rungs}
     below: tuple[str, list[str]] | None = None
     for row in outcome.rows:
@@ -107,7 +107,7 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
 
 
 def _difference(before: list[str], after: list[str]) -> str:
-    """Return a unified difference, with what is added and removed marked for eyes and ears."""
+    """Return a unified diff as HTML, with additions and deletions marked for screen readers too."""
     parts = []
     for line in list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]:
         tag = {"+": "ins", "-": "del"}.get(line[:1])

@@ -18,7 +18,7 @@ from matmill.ladders.runner.sweep import Curve, Sweep, doubling
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes that ``LOW..HIGH`` names: LOW, twice that, and so on up to HIGH.
+    """Return the sizes of ``LOW..HIGH``: LOW, twice that, and so on up to HIGH.
 
     >>> sizes("512..2048")
     (512, 1024, 2048)
@@ -39,7 +39,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def check(args: argparse.Namespace, on: str) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` where a sweep cannot be what was meant."""
+    """Raise :class:`~matmill.errors.ArgumentError` for options that contradict a sweep."""
     named = next((name for name in ("m", "n", "k") if getattr(args, name) is not None), None)
     if named is not None:
         raise ArgumentError(
@@ -58,7 +58,7 @@ def check(args: argparse.Namespace, on: str) -> None:
 
 
 def report(sweep: Sweep) -> Iterable[RenderableType]:
-    """Yield the rates as a table, a line per rung or library, and all that a reader must know besides."""
+    """Yield the rates as a table, a line per rung or library, and the remarks on it."""
     first, subject = sweep.first, sweep.first.subject
     title = f"{first.ladder}: {subject.unit} at m = n = k, {first.problem.dtype.name}, {first.arch.title}"
     columns = [("rung", "left"), *((str(n), "right") for n in sweep.sizes)]
@@ -88,6 +88,6 @@ def _remarks(sweep: Sweep, curves: Iterable[Curve]) -> Iterable[str]:
         for n, row in zip(sweep.sizes, curve.rows, strict=True):
             if isinstance(row, Row) and row.note:
                 yield f"* {curve.name} for {n}: {row.note}"
-    # What every size says is said once.
+    # A note that every size has is printed once.
     notes = dict.fromkeys(note for outcome in sweep.outcomes for note in outcome.notes)
     yield from notes

@@ -1,4 +1,4 @@
-"""``matmill layout``: the layout of a matrix in the 32 banks of shared memory, and what a warp's access costs."""
+"""``matmill layout``: the layout of a matrix in the 32 banks of shared memory, and the cost of a warp's access."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from matmill.errors import ArgumentError, unknown_name
 
 #: Lines of 128 bytes that the terminal shows.
 LINES = 32
-#: Of eight pieces of 16 bytes in turn, so that a swizzle shows as a pattern.
+#: Colours of eight consecutive pieces of 16 bytes, which make a swizzle visible as a pattern.
 _COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_blue")
 
 
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one layout: the one named or, with ``--search`` alone, the one found."""
+    """Show one layout: the named one or, with ``--search`` alone, the result of the search."""
     plot = plot_file(args.plot)
     rows, columns = _shape(args.shape)
     dtype = ELEMENTWISE[long_name(args.dtype)]
@@ -125,7 +125,7 @@ def _record(layout: Layout, access: str, priced: Cost) -> dict[str, Any]:
 
 
 def _report(layout: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
-    """Yield the picture, and the figures under it."""
+    """Yield the picture and the figures below it."""
     title = f"{layout.rows}x{layout.columns} {layout.dtype.name}, {layout.name}, {layout.bytes} bytes of shared memory"
     yield Text(title, style="bold")
     yield from _picture(layout, access, priced.worst)
@@ -143,7 +143,7 @@ def _report(layout: Layout, access: str, priced: Cost, record: dict[str, Any]) -
 
 
 def _said(findings: dict[str, Any]) -> str:
-    """Return what the search found, in words."""
+    """Format the result of the search."""
     swizzle, pad = findings["swizzle"], findings["pad"]
     if swizzle == "0,0,0":
         return "search: the plain layout has no conflicts"
@@ -154,13 +154,13 @@ def _said(findings: dict[str, Any]) -> str:
 def _picture(layout: Layout, access: str, index: int) -> Iterable[Text]:
     """Yield lines of 128 bytes: the column of the first element in each word.
 
-    Words of the access are reversed, or starred.
+    Words of the access are in reverse video, or starred.
     """
     rows, columns = words(layout)
     wanted = touched(layout, access, index)
     lines = min(LINES, len(rows))
     start = first_line(wanted, lines)
-    marks = not output().is_terminal  # where nothing can be reversed
+    marks = not output().is_terminal  # without reverse video
     width = 3 if marks else 2
     names = [line_name(rows[line]) for line in range(start, start + lines)]
     margin = max(map(len, names)) + 1

@@ -1,7 +1,7 @@
-"""``matmill model``: what a cost model predicts for every launch it may choose, and which one it takes.
+"""``matmill model``: a cost model's predictions for every launch it may choose, and its choice.
 
-``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one that production products are chosen by,
-``scale`` (:mod:`matmill.cli.model_scale`) that of a product on many GPUs. None needs a GPU.
+``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one for production products on FMA units,
+``scale`` (:mod:`matmill.cli.model_scale`) the one of a product on many GPUs. None needs a GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from matmill.kernels.shared.model import PRICES
 from matmill.kernels.shared.tiled import tile_count
 from matmill.problem import Gemm
 
-#: The arch of the paper that is still in wide use.
+#: The arch of the paper that is still widely used.
 PHVM_ARCH = "a100"
 
-#: The kernel for all products that it takes, those among them that others are chosen for.
+#: The kernel for all products that it takes, including those for which ``choose`` prefers others.
 _GEMM = Production(GEMM, space, gemm_cost.explain)
 
 
@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the model that the arguments name."""
+    """Show the model that the arguments select."""
     return {"phvm": _run_phvm, "gemm": _run_gemm, "scale": run_scale}[args.model](args)
 
 
@@ -138,7 +138,7 @@ def _run_phvm(args: argparse.Namespace) -> int:
 
 
 def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmParameters:
-    """Return the paper's parameters where it has some, else those that a probe measured.
+    """Return the paper's parameters if it has some, else those that a probe measured.
 
     ``utilization`` replaces u_SM.
     """
@@ -150,7 +150,7 @@ def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmPar
 
 
 def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterable[RenderableType]:
-    """Yield the table of launches and what a reader must know besides."""
+    """Yield the table of launches and the remarks on it."""
     p, best = record["problem"], record["best"]
     least = min(row["cycles"] for row in record["rows"])
     columns = [(name, "right") for name in ("GS", "BS", "cycles", "time", "above least", "case")]
@@ -221,7 +221,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
 
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return what is drawn of the legal tile shapes."""
+    """Return the bars of the legal tile shapes."""
     legal = [row for row in rows if row["ruled_out"] is None]
     return [
         Bar(
@@ -236,9 +236,9 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
 
 
 def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
-    """Return every tile shape considered: its terms where it is legal, the reason against it where it is not.
+    """Return every tile shape considered: its terms if it is legal, else the reason against it.
 
-    Raises :class:`~matmill.errors.ArgumentError`, with the reasons, where none is legal.
+    Raises :class:`~matmill.errors.ArgumentError`, with the reasons, if none is legal.
     """
     rows: list[dict[str, Any]] = []
     for config in _GEMM.space(problem, arch):
@@ -274,7 +274,7 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
 
 
 def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> Iterable[RenderableType]:
-    """Yield the table of tile shapes, the model's sum, and the reasons against those ruled out."""
+    """Yield the table of tile shapes, the model's sum, and the reasons against other shapes."""
     legal = [row for row in rows if row["ruled_out"] is None]
     least = min(row["seconds"] for row in legal)
     columns = [

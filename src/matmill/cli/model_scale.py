@@ -1,4 +1,4 @@
-"""``matmill model scale``: what a product would take on many GPUs, and from how many on more of them stop paying."""
+"""``matmill model scale``: the predicted time of a product on many GPUs, and the number from which more do not pay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 
-#: Terms of k that one launch is predicted for; longer products count as several.
+#: The most terms of k in a prediction of one launch; longer products count as several.
 _MOST_TERMS = 1 << 30
 _MOST_GPUS = 1 << 20
 
@@ -54,7 +54,7 @@ def add_scale(models: Subparsers) -> None:
 
 
 def run_scale(args: argparse.Namespace) -> int:
-    """Show what the model predicts."""
+    """Show the model's predictions."""
     arch = arches.get(args.arch, "--arch")
     if args.dtype not in ALL:
         raise unknown_name("--dtype", args.dtype, ALL)
@@ -109,7 +109,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _local(m: int, n: int, dtype: DType, arch: Arch, *, gram: bool) -> Callable[[int], float]:
-    """Return predicted seconds of so many terms on one GPU."""
+    """Return a function that predicts the seconds of so many terms on one GPU."""
 
     def product(k: int) -> Gemm:
         return Gemm(m=m, n=n, k=k, dtype=dtype, gram=gram)
@@ -118,7 +118,7 @@ def _local(m: int, n: int, dtype: DType, arch: Arch, *, gram: bool) -> Callable[
     def seconds(k: int) -> float:
         launches = ceil(k / _MOST_TERMS)
         problem = product(ceil(k / launches))
-        # Choosing takes 0.4 s: the configuration is that of the nearest power of 16, where it may run.
+        # A choice takes 0.4 s: the configuration is the one for the nearest power of 16, if it is legal here.
         near = choose(product(16 ** round(log(problem.k, 16))), arch).kernel
         if near.why_not(problem, arch) is not None:
             return launches * choose(problem, arch).predicted_seconds

@@ -1,4 +1,4 @@
-"""How option values are read, alike in every command."""
+"""Parsers of option values, shared by all commands."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 from matmill.errors import ArgumentError
 
-#: What argparse's ``add_subparsers`` gives; it has no public name, and is generic for type checkers alone.
+#: The result of argparse's ``add_subparsers``; it has no public name, and is generic only for type checkers.
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — no other name
 
 PLOT_SUFFIXES = (".png", ".svg")
 
 
-#: What libraries count elements in: signed integers of 64 bits.
+#: Libraries count elements in signed 64-bit integers.
 _MOST_SIZE = 2**63
-#: Nothing takes longer than this.
+#: More seconds than any measurement takes.
 _MOST_SECONDS = 1e9
 
 
@@ -33,7 +33,7 @@ def size(text: str) -> int:
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
     except ValueError:
         value = 0
-    if not 1 <= value < _MOST_SIZE or value != int(value):  # NaN is in no range
+    if not 1 <= value < _MOST_SIZE or value != int(value):  # NaN is not in any range
         message = f"got {text!r}; wanted a positive whole number below 2**63, for instance 4096 or 5e7"
         raise argparse.ArgumentTypeError(message)
     return int(value)
@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < _MOST_SECONDS:  # NaN is in no range
+    if not 0 < value < _MOST_SECONDS:  # NaN is not in any range
         message = f"got {text!r}; wanted seconds, more than 0, for instance 1.93e-4"
         raise argparse.ArgumentTypeError(message)
     return value
@@ -68,12 +68,12 @@ def seed_value(text: str) -> int:
 
 
 def seed(given: int | None) -> int:
-    """Return the seed given, or a fresh one."""
+    """Return the seed of the option, or a random one."""
     return secrets.randbits(32) if given is None else given
 
 
 def plot_file(text: str | None) -> Path | None:
-    """Say where a plot goes, checked before a long run: known suffix, existing folder, matplotlib installed."""
+    """Return the file of a plot, checked before a long run: known suffix, existing folder, matplotlib installed."""
     if text is None:
         return None
     path = Path(text)
@@ -96,7 +96,7 @@ def plot_file(text: str | None) -> Path | None:
 
 
 def writable(path: Path, argument: str) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` where no file can be written at ``path``: told before the work."""
+    """Raise :class:`~matmill.errors.ArgumentError` if no file can be written at ``path``, before the work starts."""
     if path.is_dir():
         got, wanted, fix = f"{str(path)!r}, which is a folder", "a file name", "Add a name to it."
     elif not path.parent.is_dir():

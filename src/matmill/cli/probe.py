@@ -1,4 +1,4 @@
-"""``matmill probe``: the GPU's own parameters, measured on it, beside its data sheet, and kept as an arch file."""
+"""``matmill probe``: measures a GPU's parameters, compares them with its data sheet, and writes an arch file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError, NoGPUError
 from matmill.runtime import gpu
 
-#: What each figure is called, in the order of the table.
+#: Titles of the figures, in the order of the table.
 _TITLES = {
     "clock_hz": "clock",
     "sigma_add": "latency, add (float32)",
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Probe the first GPU; code 3 where there is none."""
+    """Probe the first GPU; return 3 if there is none."""
     if args.out is not None:
         writable(args.out, "--out")
     reason = gpu.unavailable()
@@ -99,7 +99,7 @@ def _default(arch: Arch) -> Path:
 
 
 def _report(figures: Probed, path: Path) -> Iterable[RenderableType]:
-    """Yield the table of figures and where they were kept."""
+    """Yield the table of figures and the file they were written to."""
     sheet = data_sheet(figures.arch)
     columns = [("", "left"), *((name, "right") for name in ("measured", "least", "greatest", "data sheet", "share"))]
     rows = [
@@ -115,12 +115,12 @@ def _report(figures: Probed, path: Path) -> Iterable[RenderableType]:
 
 def _cells(name: str, spread: Spread, sheet: float | None) -> list[str]:
     figures = [_said(name, value) for value in (spread.median, spread.least, spread.greatest)]
-    # Some drivers tell no clock, and then there is nothing to compare with.
+    # Some drivers report no clock, and then there is no sheet's figure to compare with.
     return [*figures, _said(name, sheet), units.percent(spread.median / sheet)] if sheet else [*figures, "-", "-"]
 
 
 def _said(name: str, value: float) -> str:
-    """Return a figure with its unit, which its name tells."""
+    """Format a figure with its unit, which its name implies."""
     if name.startswith("sigma"):
         return f"{units.digits(value)} cycles"
     if name.endswith("_seconds"):

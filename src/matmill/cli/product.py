@@ -1,4 +1,4 @@
-"""One product of ``matmul`` or ``inner``: its shared options, its run, its time and rate, and the bound of the arch."""
+"""One product of ``matmul`` or ``inner``: shared options, its run, its time and rate, and the bound of the arch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from matmill.problem import Gemm
 
 Product: TypeAlias = Callable[..., NDArray[Any]]
 
-#: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
+#: Seconds: the first product includes compiling and loading the kernel, so a product faster than this is run again.
 _WORTH_REPEATING = 2.0
 
 
 def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[Any], float | None]:
-    """Return the product and the seconds that it took, None for the emulator, whose time says nothing."""
+    """Return the product and its seconds, or None for the emulator, whose time means nothing."""
 
     def once() -> tuple[NDArray[Any], float]:
         start = time.perf_counter()
@@ -63,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
-    """Return what reads the command's files, whose elements are of the type that ``--dtype`` names.
+    """Return the function that reads the command's files, whose elements have the type of ``--dtype``.
 
-    Raises :class:`~matmill.errors.ArgumentError` where ``--out`` cannot be written; what is given, where a file is no
-    such array, or is ``--out`` itself.
+    Raises :class:`~matmill.errors.ArgumentError` if ``--out`` cannot be written. The function raises it for a file that
+    is not such an array, or that is ``--out`` itself.
     """
     writable(args.out, "--out")
     dtype = None if args.dtype is None else ALL[long_name(args.dtype, ALL)]
@@ -87,7 +87,7 @@ def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A product that was made: where, in how many seconds (None for the emulator), and whether C was added."""
+    """A computed product: its executor, its seconds (None for the emulator), and whether C was added."""
 
     product: NDArray[Any]
     executor: str
@@ -95,7 +95,7 @@ class Run:
     has_c: bool
 
 
-#: Roughly what the emulator takes on one core for an FMA of a product, and for an element of its matrices (AMD EPYC,
+#: Rough seconds of the emulator on one core for an FMA of a product, and for an element of its matrices (AMD EPYC,
 #: 2026-11-24).
 _FMA_SECONDS, _ELEMENT_SECONDS = 1.1e-8, 3e-7
 
@@ -103,7 +103,7 @@ _FMA_SECONDS, _ELEMENT_SECONDS = 1.1e-8, 3e-7
 def run_product(
     args: argparse.Namespace, factors: tuple[NDArray[Any], ...], c: NDArray[Any] | None, product: Product
 ) -> Run:
-    """Call ``product`` with C and the shared options, and time it; ``factors`` are the arrays that it multiplies."""
+    """Call ``product`` with C and the shared options, and time it; ``factors`` are its two arrays."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
     if executor == "emulator":
@@ -114,7 +114,7 @@ def run_product(
 
 
 def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool = False) -> int:
-    """Write the product into its file, print the report and give the exit code.
+    """Write the product to its file, print the report and return the exit code.
 
     The report is one JSON document with ``args.json``, else a table, whose rate is that of bytes with ``by_bytes`` and
     else of arithmetic. Raises ``OSError``.
@@ -169,7 +169,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
 
 
 def _configs(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return what a GPU would run a product with, as far as a kernel takes it."""
+    """Return the configuration that a GPU would run a product with, if a kernel takes it."""
     if not problem.flops:
         return ()
     try:

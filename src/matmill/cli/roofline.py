@@ -1,4 +1,4 @@
-"""``matmill roofline``: the peaks and bandwidths of a GPU, where they balance, and what a product or a tile meets."""
+"""``matmill roofline``: a GPU's peaks and bandwidths, their balance points, and the bound of a product or a tile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the roofline and what the product and the tile named meet."""
+    """Show the roofline, and the bounds of the product and of the tile."""
     plot = plot_file(args.plot)
     arch = arches.get(args.arch, "--arch")
     roofs = cost.roofs(arch, arches.measured(arch))
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dtype(text: str | None, roofs: Roofs) -> str:
-    """Return the element type named, long or short, else the default."""
+    """Return the element type of the option, long or short, else the default."""
     if text is None:
         return "float16" if "hmma" in roofs.peaks else "float32"
     return long_name(text, cost.PEAKS_BY_TYPE)
@@ -129,7 +129,7 @@ def _problem(args: argparse.Namespace, name: str) -> Gemm | None:
 
 
 def _tile(block: str | None, warp: str | None) -> Tile | None:
-    """Return the tile that both options name."""
+    """Return the tile that both options describe."""
     if block is None:
         if warp is not None:
             raise ArgumentError(
@@ -156,7 +156,7 @@ def _numbers(text: str, argument: str, form: str, count: int) -> list[int]:
 
 
 def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
-    """Return what the cost models choose for a product, or why they choose nothing."""
+    """Return the cost models' choice for a product, or why there is none."""
     if not arch.compiles:
         return f"no kernel compiles for the {arch.title}"
     try:
@@ -166,7 +166,7 @@ def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
 
 
 def _chosen(choice: Choice[Gemm] | str, problem: Gemm, roofs: Roofs, hit_rate: float) -> dict[str, Any]:
-    """Return the production kernel's constants for a product, and what its tile meets; or why there is none."""
+    """Return the production kernel's constants for a product and the bound of its tile, or why there is none."""
     if isinstance(choice, str):
         return {"kernel": None, "why": choice}
     config = choice.kernel.config
@@ -184,19 +184,19 @@ def _chosen(choice: Choice[Gemm] | str, problem: Gemm, roofs: Roofs, hit_rate: f
 
 
 def _units_of(choice: Choice[Gemm], problem: Gemm, roofs: Roofs) -> tuple[str, Roofs]:
-    """Return the units that a kernel multiplies with, and the roofs that hold for it."""
+    """Return the units that a kernel multiplies with, and the roofs for these."""
     if choice.kernel.instruction == "fma":
         return ("dfma" if problem.dtype is F64 else "ffma"), roofs
     unit = cost.unit_for(roofs, "tf32" if problem.precision == "tf32" else problem.dtype.name)
     sheet = roofs.peaks[unit].sheet
     if choice.kernel.instruction != "wgmma" or sheet is None:
         return unit, roofs
-    # A probe times mma.sync, which wgmma outruns.
+    # A probe times mma.sync, which is slower than wgmma.
     return unit, replace(roofs, peaks={**roofs.peaks, unit: Figure(sheet, SHEET, sheet)})
 
 
 def _tile_of(config: Config) -> Tile | None:
-    """Return the tile that a kernel's constants describe, or None for a kernel that has no tiles of D."""
+    """Return the tile of a kernel's constants, or None for a kernel without tiles of D."""
     values = dict(config.constants)
     if not {"BM", "BN", "BK"} <= values.keys():
         return None
@@ -207,7 +207,7 @@ def _tile_of(config: Config) -> Tile | None:
 
 
 def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int | None) -> dict[str, Any]:
-    """Return blocks that an SM holds and what limits them; what keeps the tile from running at all."""
+    """Return the blocks that an SM holds with their limits, or why the tile cannot run."""
     shared = tile.shared_bytes(dtype.itemsize, stages)
     threads, sums = tile.threads, tile.sum_registers(dtype)
     fields: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
@@ -297,7 +297,7 @@ def _figures(roofs: Roofs) -> Iterable[RenderableType]:
 def _problem_said(
     problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any]
 ) -> Iterable[RenderableType]:
-    """Yield what bounds the product, what the rates above allow, and what its kernel's constants meet."""
+    """Yield the product's bound, its time at the measured rates, and the bound of its kernel's tile."""
     yield Text()
     yield Text(f"{problem.m}x{problem.n}x{problem.k} {name}", style="bold")
     yield Text(
@@ -322,14 +322,14 @@ def _problem_said(
 
 
 def _measured_said(problem: Gemm, least: Floor, seconds: float) -> Text:
-    """Return what somebody measured, beside the bound."""
+    """Return a measured time, compared with the bound."""
     return Text(f"measured: {_at(problem, seconds)}, {units.digits(seconds / least.seconds)} times the least")
 
 
 def _points(  # noqa: PLR0917 — all of one product
     problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any], measured: float | None
 ) -> list[Point]:
-    """Give the product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
+    """Return the product's points in the plot: at its bound, as predicted, as measured, and its kernel's tile."""
     sizes = f"{problem.m}x{problem.n}x{problem.k} {name}"
     points = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
     if "predicted_seconds" in chosen:
@@ -345,14 +345,14 @@ def _points(  # noqa: PLR0917 — all of one product
 
 
 def _at(problem: Gemm, seconds: float) -> str:
-    """Return a time, and the rate that it means."""
+    """Format a time with the rate that follows from it."""
     return f"{units.seconds(seconds)}, {units.quantity(problem.flops / seconds, 'FLOP/s')}"
 
 
 def _tile_said(  # noqa: PLR0917 — all of one tile
     tile: Tile, name: str, unit: str, bound: TileBound, roofs: Roofs, hit_rate: float
 ) -> Iterable[RenderableType]:
-    """Yield what a tile shape meets at every level, and S2's reading of it."""
+    """Yield a tile shape's bounds at every level, and S2's reading of it."""
     yield Text()
     warps = f", warps {tile.wm}x{tile.wn}" if tile.wm and tile.wn else ""
     title = f"Tile {tile.bm}x{tile.bn}x{tile.bk}{warps}, {name}, L2 hit rate {hit_rate:g}"
@@ -387,7 +387,7 @@ def _enough(met: dict[str, float | None], bound: TileBound, level: str) -> str:
 
 
 def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
-    """Say how many blocks an SM holds, and what limits them."""
+    """Yield how many blocks an SM holds, and what limits them."""
     stages = f"{held['stages']} stage{'s' if held['stages'] > 1 else ''}"
     text = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"
     if held["occupancy"] is None:
@@ -402,7 +402,7 @@ def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
 
 
 def _digits(value: float | None) -> str:
-    """Return one decimal below 1000, which leaves S2's figures recognizable.
+    """Format one decimal below 1000, which keeps S2's figures recognizable.
 
     >>> _digits(224.545), _digits(38.59), _digits(None), _digits(1365.3)
     ('224.5', '38.6', '-', '1365')

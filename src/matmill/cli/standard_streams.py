@@ -1,4 +1,4 @@
-"""stdout and stderr whose readers may leave at any time, without a change to what a command does or how it ends."""
+"""stdout and stderr for readers that may close the pipe at any time: commands and their exit codes do not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 
 class _Patient:
-    """A stream; once writing to it has failed, all that is written is dropped.
+    """A stream that drops all output after the first failed write.
 
     Failures of the kind ``forgiven`` are dropped too, others raised.
     """
@@ -20,7 +20,7 @@ class _Patient:
         self._stream, self._forgiven = stream, forgiven
 
     def write(self, text: str) -> int:
-        """Answer as a text file does."""
+        """Write as a text file does."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -35,7 +35,7 @@ class _Patient:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        # What is still buffered must go somewhere: the interpreter flushes once more when it ends.
+        # Buffered output needs a destination, because the interpreter flushes once more at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -48,13 +48,13 @@ class _Patient:
 
 @contextmanager
 def patient_streams() -> Iterator[None]:
-    """Enter a context in which nobody need read what is written to stdout and stderr, nor have opened them.
+    """Return a context in which stdout and stderr need not be read, nor be open.
 
-    A full disk behind stdout is still an error; behind stderr it is not, since there is no place left to tell of it.
+    A full disk behind stdout is still an error. Behind stderr it is not, because nothing is left to report it to.
     """
     before = sys.stdout, sys.stderr
     with ExitStack() as stack:
-        # Python has None for a stream that is closed from the start.
+        # Python has None for a stream that was closed from the start.
         out, err = (each or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for each in before)
         sys.stdout = cast("TextIO", _Patient(out, BrokenPipeError))
         sys.stderr = cast("TextIO", _Patient(err, OSError))

@@ -1,4 +1,4 @@
-"""A ladder's result as tables that fit 80 columns: what each rung took and needs, then what it did to memory."""
+"""A ladder's result as tables of 80 columns: each rung's time and resources, then its memory traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def _asked(outcome: Outcome) -> str:
-    """Return the problem, and whose figures percentages refer to."""
+    """Return the problem, and the arch that percentages refer to."""
     problem, arch, subject = outcome.problem, outcome.arch, outcome.subject
     words = subject.words(problem)
     if "bytes" not in subject.own:
@@ -56,7 +56,7 @@ def _asked(outcome: Outcome) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Return what the check found: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
+    """Return the result of the check: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
 
     >>> verdict(Row("naive", "S0", ok=False, error_ratio=float("nan")))
     'WRONG'
@@ -71,12 +71,12 @@ def verdict(row: Row) -> str:
 
 
 def races(row: Row) -> int:
-    """Say how many races the emulator reported."""
+    """Return the number of races that the emulator reported."""
     return sum("race" in hazard["kind"] for hazard in row.hazards)
 
 
 def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
-    """Return every ladder with its rungs, their sources, and what each changes."""
+    """Return a table of all ladders with their rungs, the sources of these, and what each changes."""
     parts: list[RenderableType] = []
     for name, rungs in ladders.items():
         built = Table(title=name, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
@@ -89,7 +89,7 @@ def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
     return Group(*parts)
 
 
-#: Headings of the column that holds fractions of a subject's limit.
+#: Headings of the column with fractions of a subject's limit.
 _LIMITS = {"peak": "% peak", TENSOR_CORE_PEAK: "% peak", COPYING: "% copy"}
 
 
@@ -123,7 +123,7 @@ def _phase_table(title: str, outcome: Outcome) -> Table:
 
 
 def _phase(phase: Mapping[str, Any] | None) -> str:
-    """Return one phase: its time and rate where measured, else the bytes it moves."""
+    """Format one phase: its time and rate if measured, else the bytes it moves."""
     if phase is None:
         return _NONE
     if phase["seconds"] is None:
@@ -137,7 +137,7 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
 
 
 def _counter_table(title: str, names: Sequence[str], rows: Iterable[Row]) -> Table:
-    """Return what the emulator counted of ``rows``, in the columns that ``names`` gives."""
+    """Return the table of the emulator's counts for ``rows``, with the columns ``names``."""
     shown = [_COUNTED[name] for name in names]
     columns = [("rung", "left"), *_right(*(heading for heading, _ in shown))]
     cells = [[_name(row), *(cell(row, row.counters) for _, cell in shown)] for row in rows if row.counters]
@@ -160,7 +160,7 @@ def _count(counter: str) -> Callable[[Row, Mapping[str, int]], str]:
     return lambda _row, c: units.count(c[counter])
 
 
-#: Columns of what the emulator counts, by the names that a subject gives them: heading and cell.
+#: Columns of the emulator's counts, by their names in a subject: heading and cell.
 _COUNTED: dict[str, tuple[str, Callable[[Row, Mapping[str, int]], str]]] = {
     "ffma": ("\nFFMA", _count("ffma")),
     "hmma": ("\nHMMA", _count("hmma")),
@@ -193,7 +193,7 @@ def _pair(ideal: int, actual: int) -> str:
 
 
 def _remarks(outcome: Outcome) -> Iterable[str]:
-    """Yield everything that a reader of the tables must know besides, one line each."""
+    """Yield the remarks on the tables, one line each."""
     noted: dict[str, list[str]] = {}
     for row in outcome.rows:
         if row.note:
@@ -213,7 +213,7 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
 
 
 def _name(row: Row) -> str:
-    """Return the rung's name, starred where a remark below the table belongs to it."""
+    """Return the rung's name, starred if a remark refers to it."""
     return f"{row.rung} *" if row.note else row.rung
 
 

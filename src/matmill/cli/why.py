@@ -1,6 +1,7 @@
-"""``matmill why``: which kernel and configuration would run a call, what else there was, and what would be faster.
+"""``matmill why``: the kernel and configuration that would run a call, the alternatives, and faster calls.
 
-Needs no GPU and no arrays: shapes are enough. ``analysis/explain.py`` finds the answers, ``why_report.py`` says them.
+Needs no GPU and no arrays: shapes are enough. ``analysis/explain.py`` computes the answers, ``why_report.py`` formats
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose
 from matmill.problem import PRECISIONS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
-#: Distance between the addresses of operands that do not exist; aligned as allocations are.
+#: Distance between the made-up addresses of operands, which are aligned as allocations are.
 _APART = 2**44
 
 
@@ -137,7 +138,7 @@ def _no_product_options(args: argparse.Namespace) -> None:
 
 
 def _operand(text: str, dtype: DType, index: int) -> Operand:
-    """Return an operand of a shape, at an address of its own."""
+    """Return an operand of a shape, at a made-up address."""
     if not _SHAPE.fullmatch(text):
         raise _no_shape(text)
     try:

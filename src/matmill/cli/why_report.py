@@ -1,4 +1,4 @@
-"""What ``matmill why`` says of one problem: sentences and tables within a width, or a record for ``--json``."""
+"""The report of ``matmill why`` on one problem: sentences and tables within a width, or a record for ``--json``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from matmill.problem import Gemm
 
 #: The most columns of a configuration, and the fewest of any wrapped text.
 _CONFIGURATION, _LEAST = 28, 20
-#: What changes start with that a sentence has in lower case.
+#: The first words of changes that are in lower case inside a sentence.
 _STARTS = ("Rows", "Columns", "No ")
-#: What numbers and the space between columns take, of the runner-ups and of the list.
+#: Columns that numbers and the space between columns take, in the table of runner-ups and in the list.
 _NUMBERS, _LISTED = 23, 42
 
 
 def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
-    """Return everything, for a JSON document; ``offsets`` is the number of launches at different offsets."""
+    """Return everything for a JSON document; ``offsets`` is the number of launches at different offsets."""
     chosen = explanation.chosen
     return {
         "problem": str(explanation.problem),
@@ -82,14 +82,14 @@ def _constants(one: Candidate) -> dict[str, int]:
 
 
 def in_parts(stages: Sequence[SubProblem[Any]], seconds: float, width: int) -> Iterator[RenderableType]:
-    """Say what a call is made of that takes several launches, and how long all of them take."""
+    """Yield the launches of a call that has several, and their total time."""
     parts = " and ".join(f"{len(stage.offsets)} x ({stage.problem})" for stage in stages)
     yield _wrapped(f"In all {units.seconds(seconds)} predicted, for {parts}. What follows is about one of each.", width)
     yield Text()
 
 
 def report(explanation: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:
-    """Yield one sentence that says it all; where the time goes; the runner-ups; what would be faster.
+    """Yield a summary sentence, the terms of the time, the runner-ups, and faster calls.
 
     With ``top`` the best configurations follow.
     """
@@ -121,7 +121,7 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _summary(explanation: Explanation) -> str:
-    """Say how long it takes, why, and what would be faster."""
+    """Return a sentence with the time, its main reason, and the best change."""
     chosen, reason = explanation.chosen, cause(explanation)
     whole = max(chosen.call_seconds, chosen.seconds)
     least = explanation.floor
@@ -228,7 +228,7 @@ def _list(explanation: Explanation, top: int, width: int) -> Iterator[Renderable
     differing = [name for name in names if len({one.get(name) for one in constants}) > 1]
     least = min(one.seconds for one in explanation.legal)
     kernels = {one.kernel.entry for one in rows}
-    several = len(kernels) > 1  # one alone is told below the table
+    several = len(kernels) > 1  # a single kernel is named below the table
     room = width - _LISTED - max(several * len(one.kernel.entry) + len(one.bound) for one in rows)
     cells = [
         [

@@ -1,5 +1,5 @@
-"""Anybody's CUDA C++ as PTX: device code alone is kept, headers are found, kernels have their C++ names.
+"""Any CUDA C++ to PTX: only device code is kept, headers are found, kernels have their C++ names.
 
-The rooms' order: ``tokens``, ``declarations`` (a file to what it declares), ``keep`` (which declarations device code
-needs), ``headers`` (what ``#include`` means), ``demangle``, ``unit`` (a file to PTX).
+The order of the modules: ``tokens``, ``declarations`` (a file's declarations), ``keep`` (which of them device code
+needs), ``headers`` (the files of ``#include``), ``demangle``, ``unit`` (a file to PTX).
 """

@@ -1,7 +1,7 @@
-"""A file's declarations: what each one is, which names it makes known, and which it mentions.
+"""The declarations of a file: the kind of each, the names it declares, and the names it mentions.
 
-The grammar is that of braces, brackets and semicolons. Of macros those are expanded that define kernels
-(:mod:`matmill.cuda_source.macros`); others that stand for ``__device__`` and the like are known to do so.
+The grammar has only braces, brackets and semicolons. Macros that define kernels are expanded
+(:mod:`matmill.cuda_source.macros`); macros for ``__device__`` and the like are recognised, and all others are ignored.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import pairwise
 from matmill.cuda_source.macros import Macro, expanded
 from matmill.cuda_source.tokens import Token, tokens, without_dead_branches
 
-#: What makes a function one of the device.
+#: Annotations of device functions.
 DEVICE_WORDS = frozenset({"__device__", "__global__"})
 _MACRO = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?(.*)", re.DOTALL)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-# Words that a parenthesis may follow without being a function's name.
+# Words before a parenthesis that are not names of functions.
 _WORDS = (
     "__launch_bounds__ __attribute__ __align__ __declspec __maxnreg__ __cluster_dims__ __block_size__ alignas decltype "
     "noexcept requires throw explicit if while for switch return sizeof alignof void int float double char bool long "
@@ -32,12 +32,11 @@ _AGGREGATES = frozenset({"class", "struct", "union", "enum"})
 class Declaration:
     """One declaration from ``start`` to ``end`` in its file.
 
-    ``kind`` is "function", "class", "variable" (with aliases and prototypes), "macro" or "using". ``names`` are those
-    it declares, ``mentions`` all identifiers in it. ``device`` says that it is marked as device code, ``kernel`` that
-    it is a kernel, ``template`` that it begins with ``template``. ``parameters`` are the tokens between a function's
-    parentheses, ``path`` are the namespaces around it, ``template_parameters`` the
-    names of a template's parameters, ``members`` the declarations in a class. A
-    ``prototype`` has a function's parentheses and no body (so has a variable with a constructor's arguments).
+    ``kind`` is "function", "class", "variable" (with aliases and prototypes), "macro" or "using". ``names`` are the
+    names it declares, ``mentions`` all identifiers in it. ``device`` means annotated as device code. ``parameters`` are
+    the tokens between a function's parentheses, ``path`` are the namespaces around it, ``template_parameters`` the
+    names of a template's parameters, ``members`` the declarations in a class. A ``prototype`` has a function's
+    parentheses and no body (so has a variable with a constructor's arguments).
     """
 
     kind: str
@@ -67,9 +66,9 @@ class File:
 
 
 def declarations_of(text: str, macros: Iterable[str] = (), defined: Mapping[str, Macro] | None = None) -> File:
-    """Read a file; ``macros`` are names from other files that stand for ``__device__`` and the like.
+    """Read a file; ``macros`` are other files' macros for ``__device__`` and the like.
 
-    ``defined`` are the macros that other files define.
+    ``defined`` are all macros of other files.
 
     >>> file = declarations_of("int main() { k<float><<<1, 32>>>(x); }  template <class T> __global__ void k(T* x) {}")
     >>> [(d.kind, d.names, d.kernel) for d in file.declarations], file.launches
@@ -89,7 +88,7 @@ def declarations_of(text: str, macros: Iterable[str] = (), defined: Mapping[str,
 
 
 def device_macros(code: Sequence[Token]) -> set[str]:
-    """Return the macros among tokens that stand for an annotation of device code."""
+    """Return the macros that are annotations of device code."""
     names: set[str] = set()
     for token in code:
         macro = _MACRO.match(token.text) if token.kind == "directive" else None
@@ -100,7 +99,7 @@ def device_macros(code: Sequence[Token]) -> set[str]:
 
 @dataclass
 class _Parts:
-    """What has been read of a declaration; ``head`` are its tokens outside of all brackets, with the opening ones."""
+    """A declaration so far; ``head`` has its tokens outside of all brackets, and the opening brackets."""
 
     template: bool
     head: list[Token] = field(default_factory=list)
@@ -117,7 +116,7 @@ class _Parts:
 
     @property
     def initialises(self) -> bool:
-        """Whether a brace here begins the initial value of a member in a constructor: ``: a{1}``."""
+        """True if a brace here begins the initial value of a member in a constructor: ``: a{1}``."""
         colon = any(each.text == ":" for each in self.head)
         return colon and self.head[-1].kind == "word" and self.head[-2].text in {":", ","}
 
@@ -157,7 +156,7 @@ class _Reader:
         return declarations
 
     def _opens(self) -> bool:
-        """Tell whether a namespace or a linkage block begins here, whose opening is then taken."""
+        """Tell whether a namespace or a linkage block begins here, and read its opening."""
         at = self.at
         if self.text() == "inline" and self.text(1) == "namespace":
             at += 1
@@ -175,7 +174,7 @@ class _Reader:
         return False
 
     def _skip(self) -> None:
-        """Skip a bracketed group that begins here."""
+        """Skip the bracketed group that begins here."""
         depth = 0
         while self.at < len(self.tokens):
             text = self.tokens[self.at].text
@@ -185,7 +184,7 @@ class _Reader:
                 return
 
     def _skip_angles(self) -> None:
-        """Skip ``<…>`` that begins here."""
+        """Skip the ``<…>`` that begins here."""
         depth = 0
         while self.at < len(self.tokens):
             text = self.text()
@@ -226,7 +225,7 @@ class _Reader:
         return self._made(first, parts)
 
     def _brace(self, parts: _Parts) -> bool:
-        """Take what a brace opens: a class's members, an initial value, or a body, which ends the declaration."""
+        """Read from a brace: a class's members, an initial value, or a body, which ends the declaration."""
         if not _AGGREGATES.isdisjoint(parts.words) and not parts.name and "=" not in parts.words:
             parts.kind = "class"
             if "enum" in parts.words:
@@ -244,7 +243,7 @@ class _Reader:
         return body
 
     def _bracket(self, parts: _Parts) -> None:
-        """Skip a bracketed group: a function's parameters, where a name is before it."""
+        """Skip a bracketed group; after a name it is a function's parameters."""
         begin = self.at
         self._skip()
         if self.tokens[begin].text == "(" and not parts.name and parts.head and "=" not in parts.words:
@@ -259,7 +258,7 @@ class _Reader:
         mentions = frozenset(t.text for t in taken if t.kind == "word" and not _within(t, parts.members))
         declared = (name,) if name else tuple(dict.fromkeys(_names(parts.head, parts.kind)))
         if (words[:1] == ["typedef"] and parts.kind != "class") or "enum" in words:
-            # Of a pointer to a function the name is inside of parentheses, enumerators are inside of braces.
+            # The name of a pointer to a function is inside parentheses, enumerators are inside braces.
             declared = tuple(mentions)
         return Declaration(
             kind="using" if using else parts.kind,
@@ -280,7 +279,7 @@ class _Reader:
 
 
 def host_member(member: Declaration) -> bool:
-    """Tell whether a member of a class is a function of the host, which device code cannot call."""
+    """Tell whether a member of a class is a host function, which device code cannot call."""
     defaulted = member.prototype and not member.mentions.isdisjoint({"default", "delete"})
     return not member.device and not defaulted and (member.body or member.prototype)
 
@@ -290,7 +289,7 @@ def _within(token: Token, members: list[Declaration]) -> bool:
 
 
 def _function_name(head: list[Token]) -> str:
-    """Return the name before a function's parenthesis, "" where what is before it is no name."""
+    """Return the name before a function's parenthesis, or ""."""
     last = head[-1]
     if last.kind == "word" and last.text not in _NOT_NAMES:
         return last.text
@@ -299,7 +298,7 @@ def _function_name(head: list[Token]) -> str:
 
 
 def _names(head: list[Token], kind: str) -> Iterable[str]:
-    """Yield the names that a declaration without a function's name makes known."""
+    """Yield the names that a declaration without a function's name declares."""
     words = [each for each in head if each.kind in {"word", "punctuation"}]
     if kind == "class":
         yield from _tags(words)
@@ -311,7 +310,7 @@ def _names(head: list[Token], kind: str) -> Iterable[str]:
 
 
 def _tags(words: list[Token]) -> Iterable[str]:
-    """Yield the names of a class and of what is declared behind its closing brace."""
+    """Yield the names of a class and of the variables after its closing brace."""
     for before, word in pairwise(words):
         if before.text in _AGGREGATES and word.kind == "word" and word.text not in _AGGREGATES:
             yield word.text
@@ -324,7 +323,7 @@ def _tags(words: list[Token]) -> Iterable[str]:
 
 
 def _launches(code: list[Token]) -> Iterable[str]:
-    """Return kernels as host code spells them before ``<<<``."""
+    """Yield kernels as host code writes them before ``<<<``."""
     seen: dict[str, None] = {}
     dependent = set(_template_parameters(code))
     constants = _constants(code)
@@ -343,14 +342,14 @@ def _launches(code: list[Token]) -> Iterable[str]:
         while begin > 1 and code[begin - 1].text == "::":
             begin -= 2
         spelled = code[max(begin, 0) : at]
-        # In a template of the host's, the arguments may be its own parameters.
+        # In a template of host code, the arguments may be its own parameters.
         if spelled and spelled[0].kind == "word" and dependent.isdisjoint(each.text for each in spelled):
             seen["".join(_spaced([constants.get(each.text, each) for each in spelled]))] = None
     return seen
 
 
 def _constants(code: list[Token]) -> dict[str, Token]:
-    """Return the numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
+    """Return the numbers of constants in host functions, by name: ``const int threads = 256;``."""
     return {
         name.text: number
         for name, equals, number, end in zip(code, code[1:], code[2:], code[3:], strict=False)

@@ -1,4 +1,4 @@
-"""Extents of shared arrays as the source declares them, so that messages can name elements: ``tile[1][0]``."""
+"""Extents of shared arrays as the source declares them, for elements in messages: ``tile[1][0]``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Shape = tuple[int, tuple[int, ...]]
 
 
 def shared_arrays(files: Iterable[File], template: Mapping[str, str]) -> dict[str, list[tuple[str, list[str]]]]:
-    """Return the shared arrays of all files by name: the type of an element and the extents, as they are written.
+    """Return the shared arrays of all files by name: the element type and the extents, as written.
 
-    ``template`` gives the values of template parameters.
+    ``template`` has the values of template parameters.
     """
     arrays: dict[str, list[tuple[str, list[str]]]] = {}
     for file in files:
@@ -46,7 +46,7 @@ def shared_arrays(files: Iterable[File], template: Mapping[str, str]) -> dict[st
 def _declared(
     after: Sequence[Token], template: Mapping[str, str], arrays: dict[str, list[tuple[str, list[str]]]]
 ) -> None:
-    """Read ``float a[32][33], b[4];`` behind __shared__."""
+    """Read ``float a[32][33], b[4];`` after __shared__."""
     words: list[str] = []
     name, extents, kind = "", [], ""
     at = 0
@@ -70,7 +70,7 @@ def _declared(
 
 
 def constants(files: Iterable[File], template: Mapping[str, str]) -> dict[str, str]:
-    """Return what names stand for: macros, constants with an initial value, and template parameters."""
+    """Return the text for each name: macros, constants with an initial value, and template parameters."""
     values: dict[str, str] = {}
     for file in files:
         for directive in file.directives:
@@ -86,7 +86,7 @@ def constants(files: Iterable[File], template: Mapping[str, str]) -> dict[str, s
 
 
 def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str]) -> Shape | None:
-    """Return the shape of an array of ``size`` bytes; None unless element and extents make exactly that."""
+    """Return the shape of an array of ``size`` bytes, or None unless the declaration has exactly that size."""
     kind, written = declared
     extents = [_value(each, names, 0) for each in written]
     item = _SIZES.get(kind)
@@ -103,7 +103,7 @@ def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str
 
 
 def _value(text: str, names: Mapping[str, str], depth: int) -> int | None:
-    """Return a constant expression as a number, as far as + - * / << and names go."""
+    """Evaluate a constant expression of + - * / << and names, or return None."""
     if depth > 8:
         return None
     try:
@@ -124,7 +124,7 @@ def _number(node: ast.expr, names: Mapping[str, str], depth: int) -> int | None:
 
 
 def template_values(declaration: Declaration, spelled: str) -> dict[str, str]:
-    """Give the values of a template's parameters in an instantiation: of ``scale<float, 4>`` T is float and N is 4."""
+    """Return the values of a template's parameters in an instantiation: for ``scale<float, 4>`` T is float, N is 4."""
     begin = spelled.find("<")
     if begin < 0:
         return {}

@@ -1,4 +1,4 @@
-"""What an ``#include`` means: a file of the user's, a header of CUDA's, or one of the host, which is left out."""
+"""The files of ``#include``: a user's file, one of CUDA's headers, or a host header, which is omitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matmill.cuda_source.stubs import HOST_HEADERS, INSTEAD
 from matmill.cuda_source.tokens import tokens, without_dead_branches
 
 _INCLUDE = re.compile(r'(#\s*include\s*)(?:"([^"]+)"|<([^>]+)>)')
-# Where a CUDA toolkit that is installed by other means keeps its headers.
+# The headers of a CUDA toolkit that is not a wheel.
 _SYSTEM = Path("/usr/local/cuda/include")
 
 
@@ -29,7 +29,7 @@ def toolkit() -> tuple[Path, ...]:
 
 @cache
 def toolkit_name() -> str:
-    """Return what stands for CUDA's headers in keys: the wheels' names with their versions, or the folders."""
+    """Return the version of CUDA's headers for cache keys: the wheels' names and versions, or the folders."""
     wheels = [w.name for entry in map(Path, sys.path) for w in entry.glob("nvidia_c*.dist-info")]
     return " ".join(sorted(wheels)) or " ".join(map(str, toolkit()))
 
@@ -39,8 +39,8 @@ class Gathered:
     """A file and the user's own headers that it includes.
 
     ``files`` are (name for the compiler, path or None, contents), the main file first. ``missing`` are includes that
-    nobody has, ``host`` those of the host, ``stubs`` the texts that stand for some of them, and ``originals`` what
-    files have in them.
+    were not found, ``host`` those of host headers, ``stubs`` replacements of some of them, and ``originals`` the files'
+    unchanged texts.
     """
 
     files: list[tuple[str, Path | None, File]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Gathered:
 
 
 def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -> Gathered:
-    """Read a file and all of the user's headers, and replace each ``#include`` by what it means here."""
+    """Read a file and all of the user's headers, and replace each ``#include``."""
     gatherer = _Gatherer(include)
     read = [(name, None, gatherer.replaced(name, text, folder)), *gatherer.headers()]
     contents = [tokens(source) for _, _, source in read]
@@ -65,7 +65,7 @@ def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -
 
 
 class _Gatherer:
-    """Headers met so far: ``known`` are the names that the compiler has for them, ``left`` those not read yet."""
+    """The headers so far: ``known`` are their names for the compiler, ``left`` those that were not read yet."""
 
     def __init__(self, include: Sequence[Path]) -> None:
         self.include = include
@@ -75,17 +75,17 @@ class _Gatherer:
         self.stubs = self.gathered.stubs
 
     def headers(self) -> Iterator[tuple[str, Path | None, str]]:
-        """Yield all headers of the user's, read and with their own includes replaced."""
+        """Yield all of the user's headers with their own includes replaced."""
         while self.left:
             path = self.left.pop(0)
             source = path.read_text(encoding="utf-8", errors="replace")
             yield self.known[path], path, self.replaced(self.known[path], source, path.parent)
 
     def replaced(self, name: str, source: str, here: Path | None) -> str:
-        """Return the text of a file with includes as the compiler is to see them."""
+        """Return the text of a file with includes for the compiler."""
         self.gathered.originals[name] = source
         parts, at = [], 0
-        # In directives alone: a string or a comment may speak of one.
+        # Only in directives: a string or a comment may contain one.
         for token in tokens(source):
             match = _INCLUDE.match(token.text) if token.kind == "directive" else None
             if match is not None:
@@ -95,7 +95,7 @@ class _Gatherer:
 
     def _directive(self, match: re.Match[str], here: Path | None) -> str:
         spelled, headers = match[2] or match[3], self.gathered
-        # Thrust is host code that launches kernels of its own.
+        # Thrust is host code that launches its own kernels.
         host = not {spelled, Path(spelled).name}.isdisjoint(HOST_HEADERS) or spelled.startswith("thrust/")
         path = None if host else self._of_user(spelled, here if match[2] is not None else None)
         if path is not None:
@@ -109,10 +109,7 @@ class _Gatherer:
         return self._instead(Path(spelled).name) if host else ""
 
     def _instead(self, name: str) -> str:
-        """Return what of the toolkit stands for a header of the host's.
-
-        It is one line, so that lines stay where they are.
-        """
+        """Return a replacement for a host header, in one line, so that line numbers do not change."""
         text = INSTEAD.get(name, "")
         included = _INCLUDE.findall(text)
         if not text or not all(any((each / angle).is_file() for each in toolkit()) for _, _, angle in included):

@@ -1,4 +1,4 @@
-"""Which declarations device code needs: kernels, and what they mention, and what that mentions."""
+"""Selects the declarations that device code needs: kernels, and transitively all that they mention."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_NAMED = 3
 
 
 def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_functions: bool) -> set[int]:
-    """Return the identities of the declarations that kernels called ``entry`` need, or all kernels where it is None.
+    """Return the identities of the declarations that the kernels ``entry`` need, or all kernels for None.
 
-    What the arguments of a template mention in ``spelled`` is needed, too. Functions without ``__device__`` are left
-    out, unless ``host_functions`` asks for those that are mentioned.
+    Names in the template arguments of ``spelled`` are needed, too. Functions without ``__device__`` are omitted, unless
+    ``host_functions`` keeps those that are mentioned.
     """
     by_name: dict[str, list[Declaration]] = {}
     for file in files:
@@ -42,7 +42,7 @@ def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_funct
 
 
 def _meant(declarations: Iterable[Declaration], *, host_functions: bool) -> Iterator[Declaration]:
-    """Yield the declarations of one name that device code can mean."""
+    """Yield the declarations of one name that device code may refer to."""
     declarations = list(declarations)
     marked = any(d.device and d.kind in {"function", "variable"} and (d.body or d.prototype) for d in declarations)
     for declaration in declarations:
@@ -52,13 +52,13 @@ def _meant(declarations: Iterable[Declaration], *, host_functions: bool) -> Iter
 
 
 def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[str, list[Declaration]]:
-    """Return the text of a file with blanks for all that is not kept, so that lines stay where they are.
+    """Return the text of a file with blanks in place of other declarations, so that line numbers do not change.
 
-    What was kept comes second.
+    The second value are the declarations that were kept.
     """
     spans: list[tuple[int, int]] = []
     dropped: list[Declaration] = []
-    # What one invocation of a macro declares has one start, and stays or goes together.
+    # Declarations of one macro invocation have one start, and are kept or omitted together.
     starts = {declaration.start for declaration in file.declarations if id(declaration) in kept}
     for declaration in file.declarations:
         if declaration.kind == "macro" or (declaration.kind == "using" and not _of_host(declaration)):
@@ -80,7 +80,7 @@ def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[st
 
 
 def _of_host(using: Declaration) -> bool:
-    """Tell whether ``using namespace`` is of one that the host's headers have: std::chrono, std::literals."""
+    """Tell whether ``using namespace`` names one that only host headers have: std::chrono, std::literals."""
     return "std" in using.mentions and not using.mentions <= {"using", "namespace", "std", "cuda"}
 
 
@@ -93,7 +93,7 @@ def _host_members(declaration: Declaration) -> Iterator[tuple[int, int]]:
 
 
 def summary(dropped: Sequence[Declaration]) -> str:
-    """Return what was left out, in words; "" where it is nothing worth a word.
+    """Describe the omitted declarations, or return "" if none is worth mentioning.
 
     >>> summary([Declaration("function", 0, 1, ("main",), frozenset(), body=True)])
     'host code: main'

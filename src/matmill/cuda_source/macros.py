@@ -1,6 +1,6 @@
-"""Macros that define kernels: their invocations replaced by the tokens that they stand for.
+"""Macros that define kernels: their invocations are replaced by the tokens of the macro.
 
-No other macro is expanded. A token of an expansion is where the invocation is, which is what the compiler gets.
+No other macro is expanded. A token of an expansion has the position of the invocation, as in the compiler's messages.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from matmill.cuda_source.tokens import Token, tokens
 
 _DEFINE = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?(.*)", re.DOTALL)
 _UNDEF = re.compile(r"#\s*undef\s+(\w+)")
-#: Words that make a declaration a kernel's, or stand between the others of one, or around it.
+#: Words that mark a declaration as a kernel or appear around one.
 _SHAPES_KERNELS = frozenset({"__global__", "__launch_bounds__", "__cluster_dims__", "__maxnreg__", "namespace"})
-#: Expansions of expansions end here, as those of a macro that means itself would not.
+#: The depth at which nested expansions end: a macro that mentions itself would never end.
 _DEEPEST = 16
 
 
 @dataclass(frozen=True)
 class Macro:
-    """A macro's parameters, None of one without parentheses, and the tokens that it stands for."""
+    """A macro's parameters (None without parentheses) and its tokens."""
 
     parameters: tuple[str, ...] | None
     body: tuple[Token, ...]
 
     @property
     def words(self) -> frozenset[str]:
-        """The identifiers in what it stands for."""
+        """The identifiers among the macro's tokens."""
         return frozenset(token.text for token in self.body if token.kind == "word")
 
 
@@ -43,12 +43,12 @@ def defined(directive: Token) -> tuple[str, Macro] | None:
     if match is None:
         return None
     parameters = None if match[2] is None else tuple(re.findall(r"\w+|\.\.\.", match[2]))
-    # A directive inside of a replacement is the operator # with a parameter.
+    # A directive inside a replacement is the operator # with a parameter.
     return match[1], Macro(parameters, tuple(tokens(match[3].replace("#", " \x00 "))))
 
 
 def macros_of(code: Iterable[Token]) -> dict[str, Macro]:
-    """Collect the macros that a file defines."""
+    """Return the macros that a file defines, by name."""
     table: dict[str, Macro] = {}
     for token in code:
         if token.kind == "directive":
@@ -57,7 +57,7 @@ def macros_of(code: Iterable[Token]) -> dict[str, Macro]:
 
 
 def _define(table: dict[str, Macro], directive: Token) -> None:
-    """Enter a definition. Of the branches of a condition, that with more tokens stays: an empty one is the host's."""
+    """Add a definition. Of the branches of a condition, the one with more tokens stays: an empty one is the host's."""
     pair = defined(directive)
     if pair is not None:
         name, macro = pair
@@ -69,7 +69,7 @@ def expanded(code: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]:
     r"""Replace invocations of macros that define kernels, and drop the directives.
 
     ``others`` are the macros of other files. A macro defines kernels if ``__global__``, its attributes or ``namespace``
-    are in what it stands for, or in what a macro stands for that it mentions or is given.
+    are among its tokens, or among those of a macro that it mentions or gets as an argument.
 
     >>> result = expanded(tokens("#define K(name, op) __global__ void k_##name(int* x) { *x op 1; }\nK(add, +)"), {})
     >>> " ".join(token.text for token in result)
@@ -93,7 +93,7 @@ def expanded(code: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]:
 
 
 def _invocation(code: Sequence[Token], at: int, table: Mapping[str, Macro], depth: int) -> tuple[list[Token], int]:
-    """Expand what begins at a token, if it is an invocation that defines kernels; and say where it ends."""
+    """Expand an invocation that defines kernels at token ``at``, and return its tokens and its end."""
     token = code[at]
     macro = table.get(token.text) if token.kind == "word" and depth else None
     if macro is None:
@@ -128,7 +128,7 @@ def _defines_kernels(name: str, table: Mapping[str, Macro], around: frozenset[st
 
 
 def _arguments(code: Sequence[Token], at: int) -> tuple[list[list[Token]], int]:
-    """Split what is between the parentheses that begin at ``at``, and say where they end."""
+    """Split the tokens between the parentheses that begin at ``at``, and return the parts and the end."""
     parts: list[list[Token]] = [[]]
     depth = 1
     at += 1
@@ -144,7 +144,7 @@ def _arguments(code: Sequence[Token], at: int) -> tuple[list[list[Token]], int]:
 
 
 def _substituted(macro: Macro, arguments: Sequence[list[Token]]) -> Iterator[Token]:
-    """Yield what a macro stands for with these arguments; ``#`` makes a string, ``##`` joins two tokens."""
+    """Yield the macro's tokens for these arguments; ``#`` makes a string, ``##`` joins two tokens."""
     names = macro.parameters or ()
     values = dict(zip(names, arguments, strict=False))
     if names and names[-1] == "...":

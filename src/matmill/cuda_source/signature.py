@@ -1,4 +1,4 @@
-"""A kernel's name and parameters as its source spells them."""
+"""A kernel's parameters as its source declares them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OPENING, _CLOSING = frozenset("([{<"), frozenset(")]}>")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: its name ("" where the source gives none) and its type without ``const`` and the like.
+    """A parameter: its name ("" if the source has none) and its type without ``const`` and the like.
 
-    ``compiled`` is the type behind names of the source's own (``typedef``, template parameters), where it is known.
+    ``compiled`` is the type behind the source's own names (``typedef``, template parameters), if known.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Parameter:
 
     @property
     def pointee(self) -> str:
-        """The type that it points to, "" where it is no plain pointer."""
+        """The type that it points to, or "" if it is not a plain pointer."""
         known = self.compiled or self.type
         return known.removesuffix("*").strip() if known.endswith("*") else ""
 
@@ -51,7 +51,7 @@ def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
 
 
 def compiled(parameters: Sequence[Parameter], demangled: str) -> tuple[Parameter, ...]:
-    """Return the parameters with the types of the compiled function, whose name as C++ spells it has them.
+    """Return the parameters with the types in ``demangled``, the compiled function's name in C++.
 
     >>> [str(each) for each in compiled([Parameter("x", "T*", const=True)], "void scale<float>(float const*)")]
     ['const T* x, which is const float*']
@@ -59,7 +59,7 @@ def compiled(parameters: Sequence[Parameter], demangled: str) -> tuple[Parameter
     types = _types(demangled)
     if len(types) != len(parameters):
         return tuple(parameters)
-    # The compiler's names of types are longer than the source's for what libraries define: only pointers are of use.
+    # The compiler's names of library types are longer than the source's: only pointers are useful.
     plain = [" ".join(word for word in _spaced(each) if word not in _IGNORED).replace(" *", "*") for each in types]
     return tuple(
         replace(p, compiled=each) if each.endswith("*") and "(" not in each else p
@@ -72,7 +72,7 @@ def _spaced(text: str) -> list[str]:
 
 
 def _types(demangled: str) -> list[str]:
-    """Return the types between the last parentheses of a function's name; none where it has no such."""
+    """Return the types between the last parentheses of a function's name, if there are any."""
     depth, end, types = 0, len(demangled) - 1, list[str]()
     if not demangled.endswith(")"):
         return []

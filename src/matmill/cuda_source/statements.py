@@ -1,7 +1,7 @@
-"""Control statements of source files: whether a barrier is inside of the branch that lanes of a warp did not take.
+"""Control statements of source files, to tell whether a barrier is inside a branch that lanes of a warp did not take.
 
 PTX has the same branch for ``if (t >= n) return;`` before a barrier and for ``if (t < n) { … }`` around it. The source
-tells them apart.
+distinguishes them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _CONTROL = frozenset({"if", "for", "while", "switch"})
 _LOOPS = frozenset({"for", "while", "do"})
 _HALVES = frozenset({"&", "|"})  # && and || are two tokens each
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-_ENDS = frozenset({";", ",", *_PAIRS.values()})  # of an operand
+_ENDS = frozenset({";", ",", *_PAIRS.values()})  # the end of an operand
 
 
 @dataclass
 class Side:
-    """What a control statement runs or not: its lines, and whether it calls anything, or leaves the loop around it.
+    """A part that a control statement runs or skips: its lines, and whether it calls a function or leaves a loop.
 
     ``leaves`` are the lines at which a thread may leave the function.
     """
@@ -46,9 +46,9 @@ class Statement:
     loop: Statement | None = None
 
     def passes_by(self, line: int, barrier: int) -> bool:
-        """Tell whether the other way at ``line`` leads round what is at the line of a barrier."""
+        """Tell whether the other way at ``line`` bypasses the barrier's line."""
         if barrier == line:
-            # Lines are all that PTX knows: what is beside the statement in its line cannot be told from it.
+            # PTX has only lines: several statements in one line cannot be distinguished.
             return any(side.calls for side in self.sides)
         if any(side.first <= barrier <= side.last for side in self.sides):
             return True
@@ -56,9 +56,9 @@ class Statement:
         return around and any(side.escapes for side in self.sides)
 
     def leaves(self, barrier: int) -> bool:
-        """Tell whether a thread may leave the function on its way, which then counts as arrived (since sm_70).
+        """Tell whether a thread may leave the function on that way, which counts as arrival (since sm_70).
 
-        It may do so in the statement before the barrier, too: the compiler makes one branch of two.
+        It may also leave in the statement before the barrier: the compiler merges both branches.
         """
         return any(at <= barrier or not side.first <= barrier <= side.last for side in self.sides for at in side.leaves)
 
@@ -71,9 +71,10 @@ class Statements:
         self._read: dict[str, list[Statement]] = {}
 
     def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
-        r"""Tell whether a barrier is in the branch that other lanes of its warp did not take; None where nobody knows.
+        r"""Tell whether a barrier is in a branch that other lanes of its warp did not take; None if unknown.
 
-        Both are given by their lines, ``"k.cu:7"``, and those of the calls that they are inlined at, innermost first.
+        ``branch`` and ``barrier`` are their lines, ``"k.cu:7"``, followed by the lines of the calls that inline them,
+        innermost first.
 
         >>> text = "if (t < n) {\n  __syncthreads();\n}\nif (t > n) return;\n__syncthreads();"
         >>> result = Statements([("k.cu", text)])
@@ -99,7 +100,7 @@ class Statements:
 
 
 class _Reader:
-    """Finds statements by their keywords, and their sides by brackets and semicolons."""
+    """Reads statements by their keywords, and their sides by brackets and semicolons."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[Token] = [token for token in tokens(text) if token.kind != "directive"]
@@ -124,7 +125,7 @@ class _Reader:
         return self.lines[min(at, len(self.lines) - 1)]
 
     def _skip(self, at: int) -> int:
-        """Return the token behind a bracketed group, whose statements are not looked for."""
+        """Return the token after a bracketed group, without reading statements in it."""
         depth = 0
         while at < len(self.tokens):
             depth += (self._text(at) in _PAIRS) - (self._text(at) in _PAIRS.values())
@@ -134,7 +135,7 @@ class _Reader:
         return at
 
     def _statement(self, at: int, loop: Statement | None) -> int:
-        """Read a statement, and say which token follows it."""
+        """Read a statement, and return the token after it."""
         word = self._text(at)
         if word in _CONTROL:
             return self._controlled(at, loop)
@@ -147,7 +148,7 @@ class _Reader:
             return at + 1
         while at < len(self.tokens) and self._text(at) not in {";", "{", "}"}:
             at = self._skip(at) if self._text(at) in {"(", "["} else at + 1
-        # A body behind a function's name, or a class's members: statements of their own.
+        # A body after a function's name, or a class's members: separate statements.
         return at if self._text(at) == "{" else at + 1
 
     def _controlled(self, at: int, loop: Statement | None) -> int:
@@ -173,7 +174,7 @@ class _Reader:
         return end + 1
 
     def _short_circuit(self, at: int) -> None:
-        """Read what follows ``&&``, ``||`` or ``?`` in an expression: a branch of its own where it calls something."""
+        """Read the operand after ``&&``, ``||`` or ``?`` in an expression: a branch if it calls something."""
         end = at + 1
         while end < len(self.tokens) and self._text(end) not in _ENDS:
             end = self._skip(end) if self._text(end) in _PAIRS else end + 1

@@ -1,7 +1,7 @@
-"""What a host compiler's headers give device code, in a few lines: the compiler for the GPU brings no headers.
+"""Short replacements of a host compiler's headers for device code: NVRTC has no such headers.
 
-Types and limits are those that CCCL has for NVRTC, since it may be included beside them: 64-bit integers are long long.
-nvcc includes these headers before any source, so they are always there.
+Types and limits are those of CCCL for NVRTC, since it may be included too: 64-bit integers are long long. nvcc includes
+these headers before any source, so they are always there.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _HOST_HEADERS = (
     "type_traits typeindex typeinfo unistd.h unordered_map unordered_set utility variant vector vector_functions.h "
     "vector_types.h version wchar.h windows.h x86intrin.h"
 )
-#: Headers of C and C++ and of CUDA's host side, of which device code needs nothing, or what is in the prelude.
+#: Headers of C, C++ and CUDA's host side of which device code needs nothing, or only what the prelude has.
 HOST_HEADERS = frozenset(_HOST_HEADERS.split())
 
-#: What stands for a header of the host's whose types device code uses: other headers, or a few words.
+#: Replacements of host headers whose types device code uses: other headers, or a few declarations.
 INSTEAD = {
     **dict.fromkeys(
         ("cublas_v2.h", "cublas.h", "cublasLt.h", "cudnn.h", "cusparse.h"),
@@ -40,10 +40,10 @@ INSTEAD = {
         "#include <cuComplex.h>\ntypedef float cufftReal; typedef double cufftDoubleReal; typedef float2 cufftComplex; "
         "typedef double2 cufftDoubleComplex;",
     ),
-    # Sizes as glibc has them, for structs of the host's that the file keeps.
+    # Sizes as in glibc, for the user's host structs with such members.
     "pthread.h": "typedef unsigned long pthread_t; struct pthread_mutex_t { long words[5]; }; "
     "struct pthread_cond_t { long words[6]; };",
-    # The whole of CUB is not for NVRTC; its blocks and warps are.
+    # NVRTC does not compile all of CUB, only its block and warp primitives.
     "cub.cuh": "\n".join(
         f"#include <cub/{each}.cuh>"
         for each in (
@@ -124,7 +124,7 @@ _MATH = (
     "modf nearbyint nextafter pow remainder rint round scalbn signbit sin sinh sqrt tan tanh tgamma trunc"
 )
 _TYPES = "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t size_t"
-# Written out, since including CCCL takes a second or more.
+# Written here, because including CCCL takes a second or more.
 _SMALL = {
     "max": "template <class T> constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }",
     "min": "template <class T> constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }",
@@ -137,11 +137,11 @@ _SMALL = {
     **{name: f"using ::{name};" for name in f"{_MATH} {_TYPES}".split()},
     "ptrdiff_t": "typedef long ptrdiff_t;",
     **{f"{name}f": f"using ::{name}f;" for name in _MATH.split() if not name.startswith("is")},
-    # Of the host alone, but members of types that kernels mention.
+    # For members of types that kernels mention; only the host uses them.
     "vector": "template <class T> struct vector { T *first, *last, *end_; };",
     "string": "struct string { char* data_; unsigned long size_; char local[16]; };",
 }
-# Which of CCCL's headers has which names of the standard library.
+# CCCL's headers, with the names of the standard library that each has.
 _CCCL = {
     "limits": "numeric_limits",
     "array": "array",
@@ -168,10 +168,7 @@ _NAMESPACES = re.compile(r"\busing\s+namespace\s+(?:::)?(\w+)\s*;")
 
 
 def prelude(texts: list[str], *, cccl: bool) -> str:
-    """Return what precedes the user's text.
-
-    These are types, limits, and what is used of ``std``, from CCCL where that is installed.
-    """
+    """Return the text before the user's: types, limits, and the used parts of ``std``, from CCCL if it is installed."""
     whole = "\n".join(texts)
     used = set(_STD.findall(whole))
     if _USING.search(whole) is not None:

@@ -1,4 +1,4 @@
-"""C++ text to tokens, as far as finding declarations needs it: nothing is expanded and nothing evaluated."""
+"""C++ text to tokens, as far as declarations need it: nothing is expanded and nothing evaluated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokens(text: str) -> list[Token]:
     result = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
-        if kind == "operator":  # all of them have one name here
+        if kind == "operator":  # all kinds of operators have this name
             result.append(Token("word", "operator", match.start(), match.end()))
         elif kind != "space":
             result.append(Token("string" if kind in {"raw", "mark"} else kind, match[0], match.start(), match.end()))
@@ -50,7 +50,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def without_dead_branches(code: list[Token]) -> list[Token]:
-    """Return the tokens without those that ``#if 0``, ``#ifdef __cplusplus`` and the like certainly leave out."""
+    """Return the tokens without those that ``#if 0``, ``#ifdef __cplusplus`` and the like certainly exclude."""
     kept: list[Token] = []
     stack: list[bool | None] = []
     for token in code:
@@ -71,7 +71,7 @@ def without_dead_branches(code: list[Token]) -> list[Token]:
 
 
 def _known(word: str, rest: str) -> bool | None:
-    """Return what a condition is known to be."""
+    """Return the value of a preprocessor condition if it is certain, else None."""
     if word == "if":
         return {"0": False, "false": False, "1": True, "true": True}.get(rest)
     known = {"__cplusplus": True, "__CUDACC__": True, "__CUDACC_RTC__": True, "_WIN32": False, "_MSC_VER": False}.get(

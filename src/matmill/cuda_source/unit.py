@@ -1,4 +1,4 @@
-"""A file of anybody's to PTX: host code left out, headers found, the kernel named as C++ names it."""
+"""Any CUDA file to PTX: host code is omitted, headers are found, the kernel has its C++ name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from matmill.jit.nvrtc import Answer, Request, targets
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
 _REFERENCE = re.compile(r"error: (texture|surface) is not a template")
-# Where NVRTC looks up the name of the kernel.
+# The variable in which NVRTC's PTX has the kernel's name.
 _NAMES = "__nv_name_map"
 _ERRORS = re.compile(r"^(\S+)\(\d+\): error: (.*)$", re.MULTILINE)
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
@@ -36,9 +36,9 @@ _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 class Unit:
     """A kernel of a file as PTX.
 
-    ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are those of its source, ``lines`` the
-    lines of the user's files by location ("k.cu:7"), ``paths`` those files by name; ``left_out`` says what was not
-    compiled.
+    ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are the source's, ``lines`` the lines
+    of the user's files by location ("k.cu:7"), ``paths`` those files by name; ``left_out`` describes the code that was
+    not compiled.
     """
 
     ptx: str
@@ -54,18 +54,18 @@ class Unit:
     @cached_property
     def _statements(self) -> Statements:
         gathered = self.gathered
-        # By the names that PTX has of them: without folders.
+        # By their names in the PTX, which have no folders.
         texts = (
             [] if gathered is None else [(Path(name).name, gathered.originals[name]) for name, _, _ in gathered.files]
         )
         return Statements(texts)
 
     def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
-        """See :meth:`~matmill.cuda_source.statements.Statements.diverges`."""
+        """Tell whether ``barrier`` is in a branch not taken at ``branch``: see ``Statements.diverges``."""
         return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
-        """Return the shapes of shared arrays by their names in the PTX, as far as the source says."""
+        """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""
         if self.gathered is None:
             return {}
         files = [file for _, _, file in self.gathered.files]
@@ -83,9 +83,9 @@ class Unit:
 def kernels(
     text: str, name: str = "kernel.cu", *, folder: Path | None = None, include: Sequence[Path] = ()
 ) -> list[str]:
-    """Return the kernels of a file as :func:`compile_unit` takes them.
+    """Return the kernels of a file, in the form that :func:`compile_unit` takes.
 
-    Templates have the instantiations that the file launches.
+    For templates these are the instantiations that the file launches.
 
     >>> kernels("__global__ void a() {} template <int N> __global__ void b() {} int main() { b<3><<<1, 1>>>(); }")
     ['a', 'b<3>']
@@ -105,8 +105,8 @@ def compile_unit(
 ) -> Unit:
     """Compile the kernel ``entry`` of the file ``name`` with the contents ``text``.
 
-    ``entry`` is the kernel's name in C++, with the arguments of a template; None stands for the only kernel. ``folder``
-    is where the file's own headers are, ``include`` where others are, ``options`` are NVRTC's.
+    ``entry`` is the kernel's name in C++, with the arguments of a template; None means the only kernel. ``folder`` has
+    the file's own headers, ``include`` are folders of other headers, ``options`` are NVRTC's.
 
     Raises :class:`~matmill.errors.ArgumentError` for a kernel that the file does not have, and
     :class:`~matmill.errors.CompileError` with the compiler's log.
@@ -141,11 +141,10 @@ def compile_unit(
 def _compiled(
     gathered: Gathered, spelled: str, base: str | None, options: Sequence[str], target: str
 ) -> tuple[Answer, list[Declaration]]:
-    """Return the answer for marked device code alone; else with functions that are not marked.
+    """Return NVRTC's answer for annotated device code only, else with functions that are not annotated.
 
-    Where the compiler takes neither, all of the file is compiled.
-
-    nvcc takes functions without ``__device__`` for host code. Sources for NVRTC often leave it out.
+    If NVRTC accepts neither, the whole file is compiled. (nvcc treats functions without ``__device__`` as host code.
+    Sources for NVRTC often omit the annotation.)
     """
     refusal = None
     for host_functions in (False, True, None):
@@ -189,7 +188,7 @@ def _request(
         "-default-device",
         # As nvcc has it.
         "--device-int128",
-        # Limits of the prelude, which CCCL defines again with other digits of the same value.
+        # CCCL defines the prelude's limits again, with the same value in other digits.
         "--diag-suppress=47",
         *standard,
         *(f"--include-path={folder}" for folder in folders),
@@ -223,7 +222,7 @@ def _choices(gathered: Gathered) -> list[str]:
 
 
 def _entry(entry: str | None, gathered: Gathered) -> str:
-    """Return the kernel that is meant, as C++ spells it."""
+    """Return the selected kernel as C++ writes it."""
     choices = _choices(gathered)
     declared = {name: d for d in _kernels(gathered) for name in d.names}
     if entry is None and len(choices) == 1:
@@ -251,9 +250,9 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
 def _compiled_entry(
     entry: str | None, gathered: Gathered, options: Sequence[str], target: str, unknown: ArgumentError
 ) -> str:
-    """Find the kernel among those of the compiled file, where the reader of declarations knows none of its name.
+    """Return the kernel's name from the compiled file, if the reader of declarations does not know it.
 
-    Raises ``unknown`` where the file has no more kernels than the reader knows, or does not compile as a whole.
+    Raises ``unknown`` if the file has no more kernels than the reader knows, or does not compile as a whole.
     """
     if not any("__global__" in file.text for _, _, file in gathered.files):
         raise unknown
@@ -275,7 +274,7 @@ def _compiled_entry(
 
 
 def _with_parameters(name: str, declaration: Declaration) -> str:
-    """Return a kernel's name, of a template with its parameters."""
+    """Return a kernel's name, for a template with its parameters."""
     parameters = ", ".join(declaration.template_parameters)
     return f"{name}<{parameters or '...'}>" if declaration.template else name
 
@@ -308,7 +307,7 @@ def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, 
 
 def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> CompileError | ArgumentError:
     base = _base(spelled)
-    # Where the kernel is all that is missing, the file declares it in a branch of #if that is not taken.
+    # If only the kernel is missing, the file declares it in a branch of #if that is not taken.
     conditions = _conditions(gathered, base) if set(_UNDEFINED.findall(log)) == {base} else []
     if conditions:
         return ArgumentError(

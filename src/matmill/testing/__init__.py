@@ -1,1 +1,1 @@
-"""Kernels of anybody's, tested without a GPU: :func:`~matmill.testing.call.emulate` and the plugin for pytest."""
+"""Tests of any CUDA kernel without a GPU: :func:`~matmill.testing.call.emulate` and the plugin for pytest."""

@@ -1,4 +1,4 @@
-"""From a caller's values to the arguments of a launch: arrays bound in place, numbers of the parameter's type."""
+"""A caller's values as arguments of a launch: arrays are bound in place, numbers get the parameter's type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from matmill.launch import Argument, Pointer, Struct, TensorMap
 from matmill.testing.handles import HANDLES, with_handles
 from matmill.textures import Surface, Texture
 
-# Element types by their names in C++; of others (structs) nothing is known.
+# Element types by their names in C++; other types (structs) are not in the table.
 _BYTES = ("u1", "i1", "?")
 _ELEMENTS: dict[str, tuple[str, ...]] = {
     "float": ("f4",), "float2": ("f4", "c8"), "float3": ("f4",), "float4": ("f4",),
@@ -45,9 +45,9 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class At:
-    """A pointer to an element inside an array, as ``x + 3`` is in C: a kernel may access the whole array by it.
+    """A pointer to an element of an array, as ``x + 3`` in C: a kernel may access the whole array through it.
 
-    A slice ``x[3:]`` is an array of its own, before whose first element a kernel may not read.
+    A slice ``x[3:]`` is a separate array: a kernel may not read before its first element.
 
     >>> At(np.arange(12).reshape(3, 4), (1, 2)).offset
     48
@@ -58,7 +58,7 @@ class At:
 
     @property
     def offset(self) -> int:
-        """Bytes from the array's first element."""
+        """Bytes from the start of the array."""
         array = host_array("at", self.array)
         index = self.index if isinstance(self.index, tuple) else (self.index,)
         if len(index) > array.ndim:
@@ -72,12 +72,12 @@ class At:
 
 
 def array_key(array: NDArray[Any]) -> tuple[Any, ...]:
-    """Return what two arrays of the same memory, shape and type have in common."""
+    """Return a key that arrays with the same memory, shape and type share."""
     return (array.ctypes.data, array.shape, array.strides, array.dtype)
 
 
 class Binder:
-    """Binds the arrays of one launch; an array that is given twice has one address, as have textures and surfaces."""
+    """Binds the arrays of one launch. An array that is passed twice has one address, as have textures and surfaces."""
 
     def __init__(self, memory: Memory, *, initcheck: bool = False) -> None:
         self.memory = memory
@@ -86,7 +86,7 @@ class Binder:
         self.images: dict[Texture | Surface, Pointer] = {}
 
     def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
-        """Return the address of an array; kernels may store to it if it is not read-only and is to be ``stored``."""
+        """Return the address of an array. If ``stored``, kernels may store to it, unless it is read-only."""
         if array.dtype.hasobject:
             array, stored = with_handles(name, array, self.handle), False
         key = array_key(array)
@@ -108,7 +108,7 @@ class Binder:
         return self.images[image]
 
     def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:
-        """Return one value as the launch takes it."""
+        """Return one value as an argument of the launch."""
         name = parameter.name if parameter is not None and parameter.name else f"argument {index}"
         if isinstance(value, Struct | TensorMap):
             return value
@@ -129,12 +129,12 @@ class Binder:
         return self._pointer(name, array, value)
 
     def _pointer(self, name: str, array: NDArray[Any], value: object) -> Pointer:
-        """Return the address of an array, or of the element of it that the value is at."""
+        """Return the address of an array, or of the element of it that ``value`` points to."""
         pointer = self.pointer(name, array)
         return replace(pointer, address=pointer.address + value.offset) if isinstance(value, At) else pointer
 
     def _address(self, name: str, value: object) -> Pointer | None:
-        """Return the pointer that a value is without an array: itself, null, or a handle."""
+        """Return the pointer of a value without an array (a pointer, null, or a handle), or None."""
         if isinstance(value, Texture | Surface):
             return self.handle(name, value)
         if value is None:
@@ -142,7 +142,7 @@ class Binder:
         return value if isinstance(value, Pointer) else None
 
     def _struct(self, name: str, value: object) -> Struct | None:
-        """Return a struct by value, where the value is one."""
+        """Return a struct passed by value, or None if the value is not a struct."""
         if isinstance(value, tuple | list):
             return Struct.of(*(self._member(f"{name}.{n}", each) for n, each in enumerate(value)))
         if isinstance(value, ctypes.Structure | ctypes.Array):
@@ -170,7 +170,7 @@ class Binder:
 
 
 def _check_image(name: str, image: Texture | Surface, variable: Variable, parameter: Parameter | None) -> None:
-    """Check that a texture or surface is for a handle of its kind, where the parameter's type says so."""
+    """Check that a texture or surface matches the kind of handle in the parameter's type, if it has one."""
     kind = HANDLES.get(parameter.type) if parameter is not None else None
     if variable.size != 8 or variable.element[:1] == "f" or (kind is not None and not isinstance(image, kind)):
         raise ArgumentError(
@@ -182,7 +182,7 @@ def _check_image(name: str, image: Texture | Surface, variable: Variable, parame
 
 
 def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter | None) -> Struct:
-    """Return a struct of the parameter's size, with its alignment.
+    """Return a struct with the parameter's size and alignment.
 
     Members such as ``int2`` and ``float4`` have a larger alignment.
     """
@@ -197,14 +197,14 @@ def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter 
 
 
 def _unwritten(array: NDArray[Any]) -> bool:
-    """Tell whether an array holds what stands for memory that nobody has written: NaN alone, or all bits set."""
+    """Tell whether an array stands for unwritten memory: all NaN, or all bits set."""
     if array.dtype.kind == "f":
         return bool(np.isnan(array).all())
     return bool((np.ascontiguousarray(array).view(np.uint8) == 0xFF).all())
 
 
 def _number(name: str, value: float, variable: Variable, parameter: Parameter | None) -> np.generic:
-    """Return a Python number as the parameter's type."""
+    """Return a Python number as a scalar of the parameter's type."""
     dtype = _NUMBERS.get(variable.element)
     if variable.element == "b8" and variable.size in {2, 4, 8} and parameter is not None:
         dtype = {"half": np.dtype(np.float16), "__half": np.dtype(np.float16)}.get(parameter.type)
@@ -234,7 +234,7 @@ def _number(name: str, value: float, variable: Variable, parameter: Parameter | 
 
 
 def _checked(name: str, value: np.generic, variable: Variable, parameter: Parameter | None) -> np.generic:
-    """Return a NumPy scalar, which must have the parameter's size and not be a whole number for a real one."""
+    """Return a NumPy scalar, which must have the parameter's size, and must not be an integer for a real parameter."""
     real = variable.element in {"f32", "f64"}
     if value.nbytes != variable.size or (real and value.dtype.kind in "iub") or (not real and _mixed(value, variable)):
         raise ArgumentError(
@@ -297,7 +297,8 @@ def bound_arguments(
 ) -> tuple[Argument, ...]:
     """Return all arguments of a launch.
 
-    Raises :class:`~matmill.errors.ArgumentError` for a wrong number of values or one that its parameter does not take.
+    Raises :class:`~matmill.errors.ArgumentError` for a wrong number of values, or for one that its parameter does not
+    take.
     """
     known: Sequence[Parameter | None] = parameters if len(parameters) == len(variables) else [None] * len(variables)
     if len(values) != len(variables):
@@ -315,7 +316,7 @@ def bound_arguments(
 def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
     """Return the arrays, or NumPy scalars, for variables of a module by their names.
 
-    Raises :class:`~matmill.errors.ArgumentError` for a Python number, of which the PTX does not say the type.
+    Raises :class:`~matmill.errors.ArgumentError` for a Python number, because the PTX lacks the variable's type.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for name, value in values.items():

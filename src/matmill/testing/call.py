@@ -1,4 +1,4 @@
-"""``matmill.emulate``: one call that runs anybody's kernel without a GPU."""
+"""``matmill.emulate``: runs any CUDA kernel without a GPU, in one call."""
 
 from __future__ import annotations
 
@@ -34,36 +34,35 @@ def emulate(
     target: str = "sm_90a",
     suppressions: str | Path | Sequence[Suppression] = (),
 ) -> LaunchReport:
-    """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report what it did.
+    """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report its counters and hazards.
 
-    ``source`` is CUDA C++ or PTX: a path, or the text itself. Host code, its headers and its launches may be in it;
-    what was left out is in ``report.left_out``. ``entry`` is the kernel's name in C++, with the arguments of a template
-    (``"scale<float, 4>"``), or None for the only one. ``grid`` and ``block`` are one to three extents, ``shared`` the
-    bytes of dynamic shared memory, ``cluster`` blocks per cluster.
+    ``source`` is CUDA C++ or PTX: a path, or the text itself. It may contain host code, host headers and launches;
+    ``report.left_out`` describes the omitted code. ``entry`` is the kernel's name in C++, with the arguments of a
+    template (``"scale<float, 4>"``), or None for the only one. ``grid`` and ``block`` are one to three extents,
+    ``shared`` the bytes of dynamic shared memory, ``cluster`` blocks per cluster.
 
     ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
-    works in place and which it may only read where they are read-only; :func:`at` for an address inside one; Python
-    numbers, which become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy
-    records and ctypes structures for structs by value; a :class:`~matmill.textures.Texture` or
-    :class:`~matmill.textures.Surface`, also in tuples, and in arrays and records of objects. An element type that is
-    not the parameter's is refused.
+    works in place (read-only arrays may only be read); :func:`at` for an address inside one; Python numbers, which
+    become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes
+    structures for structs by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in
+    tuples, and in arrays and records of objects. Element types that differ from the parameter's are refused.
 
     ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
-    ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has what ``cudaMemcpyFromSymbol`` would
-    read, so that one array for several launches keeps the variable's value between them. Variables that are not named
-    begin each launch with their initial value.
+    ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has the contents that
+    ``cudaMemcpyFromSymbol`` would return, so that one array for several launches keeps the variable's value between
+    them. Other variables begin each launch with their initial value.
 
-    ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too, and
-    each warp must wait itself for what ``wgmma`` reads, as PTX has it.
-    ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody
-    has written and reports what is read there first,
-    ``late_copies`` lets asynchronous copies act as late as their waits allow, and ``schedule`` is the seed of another
-    order of warps. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target`` is the GPU.
-    ``suppressions`` is a file of accepted hazards, a line each: kind, source line, reason.
+    ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too, and each
+    warp itself must wait for the operands of ``wgmma``, as the PTX ISA requires. ``races`` detects data races,
+    ``initcheck`` treats arrays that are all NaN (or all bits set) as unwritten memory and reports reads of it,
+    ``late_copies`` delays the effect of asynchronous copies as long as their waits allow, and ``schedule`` is the seed
+    of another order of warps. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target``
+    is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source line, reason.
 
-    Raises :class:`~matmill.errors.ArgumentError` for what does not fit together, :class:`~matmill.errors.CompileError`
-    with the compiler's log, and :class:`~matmill.errors.EmulationError` for an instruction that is not emulated. What
-    the kernel does wrong is in the report: :meth:`~matmill.testing.report.LaunchReport.raise_if` raises it.
+    Raises :class:`~matmill.errors.ArgumentError` for arguments that contradict each other,
+    :class:`~matmill.errors.CompileError` with the compiler's log, and :class:`~matmill.errors.EmulationError` for an
+    instruction that is not emulated. Hazards are in the report: :meth:`~matmill.testing.report.LaunchReport.raise_if`
+    raises them.
 
     >>> import numpy as np
     >>> x = np.arange(100, dtype=np.float32)
@@ -90,12 +89,10 @@ def emulate(
 
 
 def at(array: object, index: int | tuple[int, ...]) -> At:
-    """Return an argument of :func:`emulate`.
+    """Return an argument of :func:`emulate` that points to the element ``index`` of an array, as ``&x[3]`` in C.
 
-    It is a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
-
-    The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
-    own instead, and what comes before it is out of bounds.
+    The kernel may access the whole array through it, also the elements before ``index``. A slice ``x[3:]`` is a
+    separate array instead: elements before it are out of bounds.
 
     >>> import numpy as np
     >>> x, y = np.arange(5, dtype=np.float32), np.zeros(4, np.float32)
@@ -107,7 +104,7 @@ def at(array: object, index: int | tuple[int, ...]) -> At:
 
 
 def extent(argument: str, value: int | Sequence[int]) -> Dim3:
-    """Return one to three positive extents as three.
+    """Return one to three positive extents, with ones appended, as three.
 
     >>> extent("grid", 4), extent("block", (16, 16))
     ((4, 1, 1), (16, 16, 1))

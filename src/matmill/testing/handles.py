@@ -1,4 +1,4 @@
-"""Textures and surfaces in arrays and records: kernels have their handles there."""
+"""Textures and surfaces in arrays and records, replaced by their handles for kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matmill.errors import ArgumentError
 from matmill.launch import Pointer
 from matmill.textures import Surface, Texture
 
-#: What a parameter takes whose type in C++ says that it is a handle.
+#: The class of a parameter whose C++ type is a handle.
 HANDLES: dict[str, type[Texture | Surface]] = {
     **dict.fromkeys(("cudaTextureObject_t", "CUtexObject"), Texture),
     **dict.fromkeys(("cudaSurfaceObject_t", "CUsurfObject"), Surface),
@@ -20,10 +20,7 @@ HANDLES: dict[str, type[Texture | Surface]] = {
 
 
 def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture | Surface], Pointer]) -> NDArray[Any]:
-    """Copy an array of textures and surfaces, or of records with such members, with handles in their place.
-
-    Raises :class:`~matmill.errors.ArgumentError` for another object.
-    """
+    """Copy an array of textures and surfaces, or of records with such members, with handles in their place."""
 
     def address(where: str, value: object) -> int:
         if not isinstance(value, Texture | Surface):
@@ -41,7 +38,7 @@ def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture 
 def replaced(
     name: str, array: NDArray[Any], dtype: np.dtype[Any], function: Callable[[str, object], object]
 ) -> NDArray[Any]:
-    """Return a copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
+    """Return a copy of ``array`` as ``dtype`` with ``function(its name, it)`` in place of each object."""
     copy = np.zeros(array.shape, dtype)
     for key in array.dtype.names or ():
         part = array[key]
@@ -54,7 +51,7 @@ def replaced(
 
 
 def objects(array: NDArray[Any]) -> Iterator[object]:
-    """Yield the objects of an array, those of its members one after another."""
+    """Yield the objects of an array, those of each member one after another."""
     if array.dtype.names is None:
         yield from array.flat
     for key in array.dtype.names or ():
@@ -63,7 +60,7 @@ def objects(array: NDArray[Any]) -> Iterator[object]:
 
 
 def _with_numbers(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return an element type with a handle in the place of each object, which has 8 bytes too."""
+    """Return an element type with a handle in place of each object; both have 8 bytes."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return np.dtype((_with_numbers(base), shape))

@@ -1,4 +1,4 @@
-"""A kernel of a file or a text, read and compiled, and its launches in the emulator."""
+"""A kernel of a file or a text, compiled and parsed, and its launches in the emulator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _parsed = lru_cache(maxsize=32)(parse)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a launch is emulated: whether races are looked for, when copies act, and the seed of the order of warps."""
+    """Settings of an emulated launch: whether races are detected, when copies act, and the seed of the warps' order."""
 
     races: bool = True
     late_copies: bool = False
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def static_shared(self) -> int:
-        """Bytes of shared memory that the kernel declares."""
+        """Bytes of shared memory that the kernel declares statically."""
         variables = (*self.module.variables, *self.function.variables)
         return sum(v.size for v in variables if v.space == "shared" and not v.extern)
 
@@ -61,7 +61,7 @@ class Kernel:
         settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:
-        """Return one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
+        """Run one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
         unit = self.unit
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
@@ -120,8 +120,8 @@ def load(
 ) -> Kernel:
     """Return the kernel of a file or a text of CUDA C++ or PTX.
 
-    Raises what :func:`~matmill.cuda_source.unit.compile_unit` raises, and
-    :class:`~matmill.errors.EmulationError` for text that is no PTX.
+    Raises the errors of :func:`~matmill.cuda_source.unit.compile_unit`, and :class:`~matmill.errors.EmulationError` for
+    text that is not PTX.
     """
     unit = _unit(source, entry, include, options, target)
     module = _parsed(unit.ptx)
@@ -162,7 +162,7 @@ def _read(path: Path) -> str:
 
 
 def _path(source: str) -> Path | None:
-    """Return the path that a string without line breaks names, None where it is a text."""
+    """Return the path that a string without line breaks names, or None if it is source text."""
     if "\n" in source or "{" in source:
         return None
     path = Path(source)
@@ -170,7 +170,7 @@ def _path(source: str) -> Path | None:
 
 
 def _only(entry: str, module: Module) -> str:
-    """Return the kernel of a PTX text, which need not be named where it is the only one."""
+    """Return the kernel of a PTX text; ``entry`` may be None if there is only one."""
     if not entry and len(module.entries) == 1:
         return next(iter(module.entries))
     raise ArgumentError(

@@ -1,4 +1,4 @@
-"""One launch in several orders of its warps and with copies early and late: the same results, or a hazard."""
+"""Runs one launch in several orders of its warps and with early and late copies; different results are a hazard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matmill.testing.report import LaunchReport, locations_of
 from matmill.testing.suppressions import Suppression, apply, read
 from matmill.textures import Surface, Texture
 
-#: Instructions that finish at another time than they are issued; without them late copies change nothing.
+#: Instructions that complete asynchronously; without them late copies change nothing.
 _ASYNCHRONOUS = ("cp.async", "wgmma", "cp.reduce.async")
 
 
@@ -40,12 +40,11 @@ class Emulate:
         check: bool = True,
         **keywords: Any,
     ) -> LaunchReport:
-        """Return the report of one launch.
+        """Run a launch and return its report.
 
-        Raises :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
-
-        Arrays have the results of the first order. Where another order gives others, or copies that act late do, that
-        is a hazard of kind "order".
+        Raises :class:`~matmill.testing.report.HazardError` if it has errors and ``check`` is true. Arrays have the
+        results of the first order. If another order, or late copies, give other results, that is a hazard of kind
+        "order".
         """
         settings = self.settings | keywords
         schedules, late = settings.pop("schedules"), settings.pop("late_copies")
@@ -57,7 +56,7 @@ class Emulate:
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
-        # What has ended early, or is broken anyway, gives no results to compare.
+        # A launch that ended early or has errors gives no results to compare.
         for order in orders if report.finished else ():
             again = _copied(before)
             variables = dict(zip(symbols, again[len(args) :], strict=True))
@@ -73,7 +72,7 @@ class Emulate:
         return report.raise_if() if check else report
 
     def _found(self, source: str | Path) -> str | Path:
-        """Return a path relative to the test's folder, where there is such a file."""
+        """Return a path relative to the test's folder, if there is such a file."""
         if isinstance(source, str) and ("\n" in source or "{" in source):
             return source
         beside = self.folder / source
@@ -90,7 +89,7 @@ def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
 
 
 def _copied(values: Sequence[object]) -> tuple[Any, ...]:
-    """Return arguments whose memory is their own; what is given twice is copied once. What is no array is kept."""
+    """Return arguments with copied memory; an array that is passed twice is copied once. Other values are kept."""
     copies: dict[object, Any] = {}
 
     def copied(value: object) -> Any:
@@ -116,7 +115,7 @@ def _copied(values: Sequence[object]) -> tuple[Any, ...]:
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
-    """Yield all arrays, those behind textures and surfaces among them."""
+    """Yield all arrays, including those of textures and surfaces."""
     for value in values:
         if isinstance(value, tuple):
             yield from _arrays(value)
@@ -135,7 +134,7 @@ def _differences(
     first: Sequence[object],
     other: Sequence[object],
 ) -> Iterable[Hazard]:
-    """Yield a hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
+    """Yield a hazard for the first array with other values in another order, beyond the rounding of sums."""
     names = [argument.name for argument in report.launch.args if hasattr(argument, "name")] + [*symbols]
     how = "late copies" if "late_copies" in order else f"the order of warps {order['schedule']}"
     for number, (one, two) in enumerate(zip(_arrays(first), _arrays(other), strict=True)):
@@ -153,7 +152,7 @@ def _differences(
 
 
 def _different(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
-    """Say where two results differ; sums of floats may be rounded otherwise, since atomics add in any order."""
+    """Return where two results differ. Sums of floats may be rounded differently, because atomics add in any order."""
     if one.dtype.kind in "fc":
         rtol = float(np.finfo(one.dtype).eps) ** 0.5
         atol = rtol * float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0))

@@ -1,6 +1,6 @@
-"""The plugin for pytest: a fixture ``emulate`` that fails a test at hazards and shows the report.
+"""The plugin for pytest: a fixture ``emulate`` that fails a test with hazards and shows the report.
 
-It is loaded with every run of pytest where matmill is installed, so nothing heavy is imported before a test asks.
+Every run of pytest loads it if matmill is installed, so it imports nothing large before a test uses it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _defaults(config: pytest.Config) -> dict[str, Any]:
-    """Return what the ini file says, as the marker's keywords."""
+    """Return the ini file's settings as the marker's keywords."""
     settings: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
     suppressions = str(config.getini("matmill_suppressions"))
     schedules = str(config.getini("matmill_schedules"))
@@ -91,9 +91,9 @@ def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show the reports of a test's launches where it fails by itself, as an assertion about results does."""
+    """Show the reports of a test's launches if it fails otherwise, such as by an assertion about results."""
     reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
-    shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # in the exception's own words
+    shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # whether the exception has shown them
     if call.when == "call" and call.excinfo is not None and reports and not shown:
         item.add_report_section("call", "matmill", "\n\n".join(str(report) for report in reports))
     return (yield)

@@ -1,4 +1,4 @@
-"""What an emulated launch of anybody's kernel was found to do, as text and as an exception."""
+"""The report of an emulated launch, as text and as an exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEVELS = ("error", "warning", "note")
 
 
 class HazardError(MatmillError, AssertionError):
-    """Hazards in a kernel; ``report`` has all that was found. As an ``AssertionError`` it fails a test."""
+    """Hazards in a kernel; ``report`` has all results. As an ``AssertionError`` it fails a test."""
 
     def __init__(self, report: LaunchReport) -> None:
         self.report = report
@@ -31,12 +31,12 @@ class HazardError(MatmillError, AssertionError):
 
 @dataclass(frozen=True)
 class LaunchReport(Report):
-    """Counters and hazards of one launch, and what is needed to show them.
+    """Counters and hazards of one launch, and the source lines to show them.
 
     ``hazards`` are without those that a suppression covers: these are in ``suppressed``, each with the reason. A launch
-    that ``faulted`` has ended early, with its fault as the last hazard, and its counts are those until then. ``source``
-    are the lines of the user's files by location, ``paths`` the files by their names in locations; ``left_out`` says
-    what of the file was not compiled. With ``strict`` warnings and notes count as errors do.
+    that ``faulted`` ended early, with its fault as the last hazard, and counts up to it. ``source`` are the lines of
+    the user's files by location, ``paths`` the files by their names in locations; ``left_out`` describes the code that
+    was not compiled. With ``strict`` warnings and notes count as errors.
     """
 
     launch: Launch = field(kw_only=True)
@@ -51,18 +51,18 @@ class LaunchReport(Report):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error among the hazards; with ``strict`` no hazard at all."""
+        """True if no hazard is an error; with ``strict``, if there is no hazard at all."""
         return not self.hazards if self.strict else super().ok
 
     @property
     def finished(self) -> bool:
-        """Whether the launch ran to its end without an error, so that its results mean something."""
+        """True if the launch ran to its end without an error, so that its results are meaningful."""
         return not self.faulted and super().ok
 
     def raise_if(self, *kinds: str) -> LaunchReport:
-        """Return the report itself, or :class:`HazardError` where it is not ``ok``.
+        """Return the report itself, or raise :class:`HazardError` if it is not ``ok``.
 
-        With ``kinds`` (kinds of hazards or severities, such as "race" or "warning") it is raised for those, instead.
+        With ``kinds`` (kinds of hazards or severities, such as "race" or "warning") it is raised for those instead.
         """
         for kind in kinds:
             if kind not in KINDS and kind not in _LEVELS:
@@ -76,7 +76,7 @@ class LaunchReport(Report):
         return "\n".join(self.text())
 
     def text(self, width: int = 0) -> Iterator[str]:
-        """Yield the lines of the report, without the counts; source lines are cut to ``width``, where that is not 0."""
+        """Yield the lines of the report, without the counts; source lines are cut to ``width``, unless it is 0."""
         yield f"{self.launch}: {count_hazards(self.hazards)}"
         for line in self.left_out:
             yield f"left out: {line}"
@@ -92,7 +92,7 @@ class LaunchReport(Report):
             yield f"suppressed: {hazard.kind} at {hazard.where}: {reason}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it; counts of a launch that has faulted are not in it."""
+        """Return the report for JSON, without the counts of a launch that faulted."""
         launch = self.launch
         return {
             "ok": self.ok,
@@ -121,7 +121,7 @@ def counted(counts: dict[str, int]) -> dict[str, int]:
 
 
 def clipped(line: str, width: int) -> str:
-    """Return a source line without its indentation, cut to ``width`` characters where that is not 0.
+    """Return a source line without its indentation, cut to ``width`` characters unless ``width`` is 0.
 
     >>> clipped("    x[i] = 1;  // one", 8)
     'x[i] = …'
@@ -131,7 +131,7 @@ def clipped(line: str, width: int) -> str:
 
 
 def count_hazards(hazards: Sequence[Hazard]) -> str:
-    """Say how many hazards of each severity there are, in words.
+    """Describe the number of hazards of each severity.
 
     >>> count_hazards([])
     'no hazards'
@@ -142,12 +142,12 @@ def count_hazards(hazards: Sequence[Hazard]) -> str:
 
 
 def locations_of(hazard: Hazard) -> tuple[str, ...]:
-    """Return the source lines that a hazard is about, its own first."""
+    """Return the source lines of a hazard, its own first."""
     return tuple(dict.fromkeys([hazard.where, *_LOCATION.findall(hazard.message)]))
 
 
 def grouped(hazards: Sequence[Hazard]) -> list[tuple[list[Hazard], tuple[str, ...]]]:
-    """Return hazards of one kind and pair of lines together, with those lines: unrolled loops have one in each copy."""
+    """Group hazards of one kind and one pair of lines, with these lines: an unrolled loop has one in each copy."""
     alike: dict[tuple[str, tuple[str, ...]], list[Hazard]] = {}
     for hazard in hazards:
         alike.setdefault((hazard.kind, locations_of(hazard)), []).append(hazard)

@@ -1,4 +1,4 @@
-"""Hazards that are known and accepted: by kind and line, each with its reason."""
+"""Accepted hazards: by kind and line, each with its reason."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ class Suppression:
     reason: str
 
     def covers(self, hazard: Hazard) -> bool:
-        """Tell whether the hazard is of this kind, at this line or between it and another one."""
+        """Tell whether the hazard is of this kind, and at this line or between it and another one."""
         return hazard.kind == self.kind and (hazard.where == self.location or f"({self.location})" in hazard.message)
 
 
 def read(path: str | Path) -> tuple[Suppression, ...]:
-    """Return the suppressions of a file: a line each with the kind, the source line, and the reason.
+    """Read the suppressions of a file: one per line with kind, source line and reason.
 
-    ``#`` begins a comment.
-
-    Raises :class:`~matmill.errors.ArgumentError` for a file or a line that cannot be read, and
+    ``#`` begins a comment. Raises :class:`~matmill.errors.ArgumentError` for a file or a line that cannot be read, and
     :class:`~matmill.errors.UnknownNameError` for a kind that does not exist.
     """
     try:
@@ -45,7 +43,7 @@ def read(path: str | Path) -> tuple[Suppression, ...]:
 
 
 def parse(text: str, name: str = "suppressions") -> tuple[Suppression, ...]:
-    """Return the suppressions of a text.
+    """Parse the suppressions of a text.
 
     >>> parse("race  rowsum.cu:15  all threads store the same flag")
     (Suppression(kind='race', location='rowsum.cu:15', reason='all threads store the same flag'),)

@@ -1,10 +1,10 @@
 """matmill's operators as torch's: differentiable, for ``torch.compile`` and CUDA graphs, on GPU and CPU tensors.
 
 Importing this module imports torch and defines ``torch.ops.matmill.transpose_add``, ``transpose``, ``inner`` and
-``matmul``, each with an ``out`` overload. The functions of the same names here take less of the host's time;
+``matmul``, each with an ``out`` overload. The functions of the same names in this module take less host time;
 :func:`linear` is ``matmul`` in the layout of ``torch.nn.Linear``. With ``group=``, :func:`inner` and :func:`gram` sum
-over the ranks of a process group. DTensors are taken too: their rules are registered where ``torch.distributed.tensor``
-has been imported before this module, by the first function here that meets one, or by ``import matmill.torch.dtensor``.
+over the ranks of a process group. DTensors work too: their rules are registered if ``torch.distributed.tensor`` was
+imported before this module, else by the first call with a DTensor or by ``import matmill.torch.dtensor``.
 
 >>> import torch
 >>> import matmill.torch

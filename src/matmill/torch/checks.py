@@ -1,4 +1,4 @@
-"""What the operators refuse, of tensors with memory and of those without: the core's own checks, in its words."""
+"""The checks of the operators, for tensors with and without memory: those of matmill's functions, same messages."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
 
 
 def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[int, ...]:
-    """Return the shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
+    """Return the shape of an operator's result for CPU tensors. Raises the errors of :mod:`matmill.ops`."""
     operator = OPERATORS[name]
     read = partial(inspect, stream=None, dtypes=operator.dtypes)
     request = _request(operator.operation, tensors, factors, out, read)
     shape = validate(request)
     if out is not None:
-        # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
+        # As in matmill's functions, a y that is scaled by 0 is not read, and may then be on any device.
         unread = "beta" in factors and factor(factors["beta"], "beta", request.a.dtype) == 0
         check_apart(request._replace(b=None) if unread else request)
     return shape
 
 
 def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[Any, ...]:
-    """Return the same for tensors without memory, whose sizes may be symbols.
+    """Return the shape of an operator's result for tensors without memory, whose sizes may be symbols.
 
-    Symbols are checked by the sizes that they had when they were met. Those that have none yet (a number of elements
-    found, say), and whether ``out`` overlaps an operand, are checked once there is memory.
+    Symbols are checked by the example sizes that they had when they were created. Unbacked symbols (the result of
+    nonzero, say), and whether ``out`` overlaps an operand, are checked when there is memory.
     """
     known = [x for x in tensors if x is not None]
     symbols = [size for x in known for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
@@ -51,7 +51,7 @@ def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
 
 
 def _symbolic(name: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the result's shape in symbols, for operands that fit together."""
+    """Return the result's shape in symbols, for operands that are compatible."""
     a = tensors[0].shape
     if name == "transpose":
         return (*a[:-2], a[-1], a[-2])
@@ -86,7 +86,7 @@ def _request(
 
 
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
-    """Return the operand of a fake tensor: all but its address."""
+    """Return the operand of a fake tensor, which lacks only its address."""
     device = CPU if x.device.type == "cpu" else (x.device.type, x.device.index or 0)
     dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes, conversion=BY_TO)
     shape, strides = (tuple(map(_met, sizes)) for sizes in (x.shape, x.stride()))
@@ -94,5 +94,5 @@ def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
 
 
 def _met(size: Any) -> int:
-    """Return a size, or that which a symbol had when it was met."""
+    """Return a size, or a symbol's example size."""
     return int(size.node.hint) if type(size) is torch.SymInt else size

@@ -1,6 +1,6 @@
-"""What torch's dispatcher calls: a GPU's kernels, torch's own operators on the CPU, and of fake tensors the shapes.
+"""Implementations for torch's dispatcher: a GPU's kernels, torch's operators on the CPU, and shapes for fake tensors.
 
-Above these stand autograd and vmap (:mod:`matmill.torch.gradients`).
+Autograd and vmap are dispatched before these (:mod:`matmill.torch.gradients`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matmill.torch.states import differentiated
 
 @dataclass(frozen=True)
 class _Row:
-    """What computes an operator on a GPU and on the CPU, and what differentiates it."""
+    """An operator's functions for a GPU and for the CPU, and its derivative."""
 
     on_gpu: Callable[..., Any]
     on_host: Callable[..., None]
@@ -39,7 +39,7 @@ _ROWS = {
     "inner": _Row(ops.inner, host.matmul, gradients.Inner),
     "matmul": _Row(_matmul_on_gpu, host.matmul, gradients.MatMul),
 }
-#: Kinds of tensors that torch dispatches apart. None is taken: the checks of strided ones say why.
+#: Kinds of tensors with their own dispatch keys. All are refused, by the checks of strided tensors.
 _LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
 
 
@@ -106,7 +106,7 @@ def _negated(name: str) -> Callable[..., None]:
     writing = OUT[name]
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
-        # torch's own way with lazily negated tensors copies them, and takes no operator that returns nothing.
+        # torch's own handling of lazily negated tensors copies them, and fails for operators that return nothing.
         if out.is_neg():
             inspect(out, "out")  # raises
         writing(*(None if x is None else x.resolve_neg() for x in tensors), out=out, **factors)
@@ -125,7 +125,7 @@ def _batched(name: str) -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Give torch all that it calls."""
+    """Register all functions with torch's dispatcher."""
     for name in NAMES:
         on_gpu, on_host = _on_gpu(name), _host(name)
         forms = {"CUDA": on_gpu, "CPU": on_host, "MkldnnCPU": on_host, "Autograd": _autograd(name)}

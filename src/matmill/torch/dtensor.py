@@ -1,26 +1,23 @@
 """matmill's operators on DTensors: sharding rules for torch's dispatcher, and functions that check placements first.
 
-A rule says, for one dimension of a device mesh, which placements of the operands give which placement of the result
-without moving anything between ranks. ``P`` is a partial sum, ``R`` a replica, ``S(i)`` a shard of dimension i:
+A rule maps placements of the operands, on one dimension of a device mesh, to the placement of the result if nothing
+moves between ranks. ``P`` is a partial sum, ``R`` a replica, ``S(i)`` a shard of dimension i:
 
 | operator      | operands                                 | result                  |
-|---------------|------------------------------------------|-------------------------|
-| all           | all R                                    | R                       |
-| inner, matmul | a sharded in k, b sharded in k           | P, without an epilogue  |
-|               | one P, the other R                       | P, without an epilogue  |
-| matmul        | a sharded in rows, b R                   | sharded in rows         |
-|               | a R, b sharded in columns                | sharded in columns      |
-|               | both sharded in a batch dimension        | sharded in it           |
-| transpose     | S(-1), or S(-2), or P                    | S(-2), or S(-1), or P   |
-| transpose_add | x S(-1), y S(-2), or x S(-2), y S(-1)    | as y                    |
-|               | both P, or sharded in a batch dimension  | the same                |
+|---------------|------------------------------------------|-------------------------| | all           | all R
+| R                       | | inner, matmul | a sharded in k, b sharded in k           | P, without an epilogue  | |
+| one P, the other R                       | P, without an epilogue  | | matmul        | a sharded in rows, b R
+| sharded in rows         | |               | a R, b sharded in columns                | sharded in columns      | |
+| both sharded in a batch dimension        | sharded in it           | | transpose     | S(-1), or S(-2), or P
+| S(-2), or S(-1), or P   | | transpose_add | x S(-1), y S(-2), or x S(-2), y S(-1)    | as y                    | |
+| both P, or sharded in a batch dimension  | the same                |
 
-A bias is sharded where the rows or columns are that it is added to. Operands in other placements are refused, with the
-placements that work: redistributing operands may cost more than the product, so that is left to the caller. A replica
-becomes a shard without communication, and is taken for one.
+A bias is sharded as the rows or columns to which it is added. Operands in other placements are refused, with the
+placements that work: redistribution may cost more than the product, so the caller must do it. A replica counts as a
+shard, which it becomes without communication.
 
-:func:`matmul` with a bias or an activation, of operands sharded in k, adds the partial sums in their own type by an
-all_reduce first and rounds once: its result is replicated.
+:func:`matmul` with a bias or an activation, of operands sharded in k, first adds the partial sums by an all_reduce in
+their own type, and then rounds once: its result is replicated.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from matmill.torch.schemas import FUNCTIONAL, OPERATORS
 
 #: The result's placement and the operands', on one dimension of a mesh.
 Rule: TypeAlias = tuple[Any, tuple[Any, ...]]
-#: The rules of an operator for operands of these shapes, with or without an epilogue.
+#: Yields the rules of an operator for operands of these shapes, with or without an epilogue.
 Rules: TypeAlias = Callable[[tuple[Sequence[int], ...], bool], Iterator[Rule]]
 
 _R, _P = Replicate(), Partial()
@@ -50,7 +47,7 @@ _R, _P = Replicate(), Partial()
 def inner(e: Any, f: Any) -> Any:
     """Return :func:`matmill.torch.inner` of DTensors.
 
-    Sharded in k, the result is a partial sum, in the operands' type.
+    For operands sharded in k, the result is a partial sum in the operands' type.
     """
     _result(("inner", e, f))
     return gradients.inner(e, f)
@@ -63,7 +60,7 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
     if plain or not any(one.is_partial() for one in _result(("matmul", a, b))):
         _result(("matmul", a, b) if bias is None else ("matmul", a, b, bias), epilogue=not plain)
         return gradients.matmul(a, b, bias, **options)
-    if not torch.compiler.is_compiling():  # else torch finds what does not fit, and says so in its own words
+    if not torch.compiler.is_compiling():  # a compiler's checks have their own messages
         check_fake("matmul", (a, b, bias), options)
     sums = torch.float32 if a.dtype.itemsize < torch.float32.itemsize else a.dtype
     total = gradients.matmul(a, b, out_dtype=sums, precision=options.get("precision"))
@@ -73,13 +70,13 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def transpose(x: Any) -> Any:
-    """Return :func:`matmill.torch.transpose` of a DTensor: shardings of the last two dimensions are exchanged."""
+    """Return :func:`matmill.torch.transpose` of a DTensor: the shardings of the last two dimensions are exchanged."""
     _result(("transpose", x))
     return gradients.transpose(x)
 
 
 def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-    """Transpose and add DTensors, the last two dimensions of ``x`` sharded as the others of ``y``."""
+    """Return :func:`matmill.torch.transpose_add` of DTensors: ``x.mT`` and ``y`` must be sharded alike."""
     _result(("transpose_add", x, y))
     return gradients.transpose_add(x, y, alpha=alpha, beta=beta)
 
@@ -109,14 +106,14 @@ def _transpose_rules(shapes: tuple[Sequence[int], ...], _epilogue: bool) -> Iter
     ranks = [len(shape) for shape in shapes]
     rank = max(ranks)
     yield from _batch_rules(shapes, rank - 2)
-    # Of x and of y, counted from the end: what is a row of one is a column of the other and of the result.
+    # Dimensions of x and y, counted from the end: a row of x is a column of y and of the result.
     for of_x, others in ((1, 2), (2, 1)):
         yield Shard(rank - others), (Shard(ranks[0] - of_x), *(Shard(one - others) for one in ranks[1:]))
     yield _P, (_P,) * len(shapes)
 
 
 def _batch_rules(shapes: tuple[Sequence[int], ...], batch: int) -> Iterator[Rule]:
-    """Yield shards of each batch dimension, of those operands that are not broadcast over it."""
+    """Yield shards of each batch dimension, for operands that are not broadcast over it."""
     for dim in range(batch):
         owns = [(shape, dim - batch + len(shape) - 2) for shape in shapes[:2]]
         yield (
@@ -126,7 +123,7 @@ def _batch_rules(shapes: tuple[Sequence[int], ...], batch: int) -> Iterator[Rule
 
 
 def _along(bias: Sequence[int], b_rank: int, *, rows: bool) -> Any:
-    """Return the placement of a bias where the result is sharded in rows, or in columns."""
+    """Return the placement of a bias for a result sharded in rows, or in columns."""
     column = b_rank == 1 if len(bias) == 1 else bias[1] == 1
     dim = 0 if column else len(bias) - 1
     return Shard(dim) if rows == column and bias[dim] != 1 else _R
@@ -145,7 +142,7 @@ def _rules(name: str, shapes: tuple[Sequence[int], ...], *, epilogue: bool) -> l
 
 
 def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
-    """Return the placements of a call's result: its operator's name, then operands. Raises for what no rule takes."""
+    """Return the placements of a call's result for its operator's name and operands. Raises if no rule applies."""
     name, *operands = call
     for argument, x in zip(OPERATORS[name].tensors, operands, strict=False):
         if not isinstance(x, DTensor) or x.device_mesh != operands[0].device_mesh:
@@ -157,13 +154,13 @@ def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
             )
     shapes = tuple(tuple(x.shape) for x in operands)
     placed = zip(*(x.placements for x in operands), strict=True)
-    # Compilers see through a cache, and warn of it.
+    # Compilers trace through a cache, and warn about it.
     decide = _placed if torch.compiler.is_compiling() else _known
     return [decide(name, shapes, one, epilogue=epilogue) for one in placed]
 
 
 def _placed(name: str, shapes: tuple[Sequence[int], ...], given: tuple[Any, ...], *, epilogue: bool) -> Any:
-    """Return the result's placement on one dimension of a mesh where the operands have these."""
+    """Return the result's placement on one dimension of a mesh for these placements of the operands."""
     rules = _rules(name, shapes, epilogue=epilogue)
     for result, wanted in rules:
         if wanted == given:
@@ -178,11 +175,11 @@ _known = lru_cache(maxsize=1024)(_placed)
 
 
 def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) -> ArgumentError:
-    """Give error, with the placements of the other operands that go with the first one's, or else with those of any."""
+    """Return the error, with the placements that go with the first operand's, or else with all possible ones."""
     names = OPERATORS[name].tensors[: len(given)]
     fitting = [wanted for wanted in rules if wanted[0] == given[0]] or rules
     options = list(dict.fromkeys(_shown(names, wanted) for wanted in fitting))
-    # torch makes no partial sums of a tensor that is none.
+    # torch cannot turn other placements into partial sums.
     possible = [w for rows in (fitting, rules) for w in rows if not any(map(_becomes_partial, w, given))]
     nearest = max(possible, key=lambda wanted: sum(want == has for want, has in zip(wanted, given, strict=True)))
     argument, want = next(
@@ -202,7 +199,7 @@ def _shown(names: Sequence[str], placements: tuple[Any, ...]) -> str:
 
 
 def _text(placement: Any) -> str:
-    """Spell a placement as a caller does; torch's own kinds have no such form."""
+    """Format a placement as a caller writes it; torch's own classes have no such form."""
     if type(placement) is Partial:
         return "Partial()" if placement == _P else f'Partial("{placement.reduce_op}")'
     return f"Shard({placement.dim})" if type(placement) is Shard else repr(placement)
@@ -225,7 +222,7 @@ def _register(name: str) -> None:
         return [([result], [*wanted, *missing]) for result, wanted in _rules(name, shapes, epilogue=epilogue)]
 
     register_sharding(operator)(sharding)
-    # register_sharding has torch keep answers apart by integer keywords alone.
+    # torch's register_sharding distinguishes cached answers only by integer keywords.
     schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001 — torch has no public way
     schemas[operator].static_kwargkey = list(OPERATORS[name].decisive) or None
 

@@ -1,9 +1,9 @@
-"""The operators as functions: on a GPU's own tensors straight to the kernels, past torch's dispatcher where it may be.
+"""The operators as functions, which call the kernels for GPU tensors directly, without torch's dispatcher, if possible.
 
-The dispatcher and autograd's part of it are needed where a derivative is recorded, where a compiler or tracer watches,
-and for tensors that are not plain ones; only there do these functions call the operators ``torch.ops.matmill``. With a
-stand-in for the kernel (2026-11, torch 2.13, an AMD EPYC), the direct call added 0.5 us, the operator 3.6 us,
-and one made by ``torch.library.custom_op`` 6.0 us.
+The dispatcher, with autograd, is needed if a derivative is recorded, under a compiler or tracer, and for tensors that
+are not plain. Only then do these functions call the operators ``torch.ops.matmill``. With a dummy in place of the
+kernel (2026-11, torch 2.13, an AMD EPYC), the direct call added 0.5 µs, the operator 3.6 µs, and one by
+``torch.library.custom_op`` 6.0 µs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
 from matmill.torch.states import differentiated
 
-# The state of torch that decides between kernel and dispatcher; asking takes 0.2 µs. torch has no public names for it.
+# The state of torch that decides between kernel and dispatcher; querying it takes 0.2 µs. torch has no public names for
+# it.
 _C = torch._C  # noqa: SLF001 — see above
 _transforming = _C._are_functorch_transforms_active  # noqa: SLF001 — see above
 _dispatch_modes = _C._len_torch_dispatch_stack  # noqa: SLF001 — see above
@@ -38,7 +39,7 @@ _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
 
 _DTYPES = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
 
-#: Classes of tensors that are no more than their memory.
+#: Classes of tensors without behaviour of their own.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -49,8 +50,8 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
     float32 and rounded once; with both factors 1 the result is ``x.mT + y`` to the bit. The result is packed, row after
     row, or ``out``, which may be ``y``.
 
-    Differentiable in ``x`` and ``y``, any number of times, but not into ``out``. Raises what
-    :func:`matmill.transpose_add` raises.
+    Differentiable in ``x`` and ``y``, any number of times, but not into ``out``. Raises the errors of
+    :func:`matmill.transpose_add`.
 
     >>> x, y = torch.arange(6.0).reshape(2, 3), torch.ones(3, 2)
     >>> transpose_add(x, y, alpha=2)
@@ -103,21 +104,21 @@ def inner(
 ) -> Any:
     """Return ``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
-    Elements are float32, float64, float16 or bfloat16; those of 16 bits are summed in float32 and rounded once.
+    Elements are float32, float64, float16 or bfloat16; 16-bit ones are summed in float32 and rounded once.
     ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact. Differentiable as
-    :func:`transpose_add` is. Raises what :func:`matmill.inner` raises.
+    :func:`transpose_add` is. Raises the errors of :func:`matmill.inner`.
 
     With ``group``, a ``torch.distributed.ProcessGroup`` or a ``DeviceMesh`` of one dimension, ``e`` and ``f`` are this
-    rank's columns and rows of k: any number of them, also 0, and m and n of any size, which all ranks have in common.
-    Every rank gets ``alpha * (E @ F)``, or that ``+ beta * c``, of the whole k: sums are added over the ranks in their
-    own type by the group's ``all_reduce``, then scaled and rounded once. ``c``, ``alpha`` and ``beta`` mean what they
-    do in :func:`matmill.inner`, must be the same on every rank, and may be given without a group. A fixed number of
-    ranks gives the same bits in every run, as far as the group's backend adds in a fixed order.
+    rank's columns and rows of k. There may be any number of them, also 0. m and n may have any size, the same on all
+    ranks. Every rank gets ``alpha * (E @ F)``, or that ``+ beta * c``, of the whole k: sums are added over the ranks in
+    their own type by the group's ``all_reduce``, then scaled and rounded once. ``c``, ``alpha`` and ``beta`` mean what
+    they do in :func:`matmill.inner`, must be the same on every rank, and may be given without a group. A fixed number
+    of ranks gives the same bits in every run, as far as the group's backend adds in a fixed order.
 
-    ``async_op=True`` returns a :class:`~matmill.torch.groups.Pending`, whose ``wait()`` gives the result. With any of
-    these keywords no derivative is recorded: such tensors are an :class:`~matmill.errors.ArgumentError`, and DTensors
-    without ``group`` take them. A rank that ends, or takes no part within the group's timeout, is a
-    :class:`~matmill.errors.CollectiveError` on the others.
+    ``async_op=True`` returns a :class:`~matmill.torch.groups.Pending`, whose ``wait()`` gives the result. These
+    keywords are for tensors without derivatives: those that record one, and DTensors, raise
+    :class:`~matmill.errors.ArgumentError`. If a rank ends, or does not take part within the group's timeout, the others
+    raise :class:`~matmill.errors.CollectiveError`.
 
     >>> e = torch.ones(2, 1000)
     >>> inner(e, e.T)
@@ -152,12 +153,12 @@ def gram(
 ) -> Any:
     """Return ``alpha * (x.mT @ x)``, or ``+ beta * c``.
 
-    That is the Gram matrix of the columns of ``x``, (k, n), whose rows are many.
+    This is the Gram matrix of the columns of ``x``, (k, n), which has many rows.
 
     With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
     n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
-    sent. Everything else is as in :func:`inner`. Of ``x`` alone it is differentiable, and takes DTensors; with
-    ``out_dtype`` too.
+    sent. Everything else is as in :func:`inner`. With no argument but ``x`` and ``out_dtype`` it is differentiable, and
+    takes DTensors.
 
     >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[10., 14.],
@@ -179,14 +180,14 @@ def matmul(
     precision: str | None = None,
     out: Any = None,
 ) -> Any:
-    """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
+    """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
     ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"`` or ``"tf32"``, all
     as in :func:`matmill.matmul`.
 
-    Differentiable as :func:`transpose_add` is, in ``bias`` too. Where a derivative of an activation is recorded, torch
-    applies it to a product that is kept in the type of its sums: the result is the same.
+    Differentiable as :func:`transpose_add` is, in ``bias`` too. If a derivative of an activation is recorded, torch
+    applies the activation to the product in the accumulator's type: the result is the same.
 
     >>> matmul(torch.eye(2), torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
@@ -214,7 +215,7 @@ def matmul(
 
 
 def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
-    """Return ``activation(x @ w.T + b)``: what ``torch.nn.Linear`` computes, with an activation in the same kernel.
+    """Return ``activation(x @ w.T + b)``, as ``torch.nn.Linear`` does, with the activation in the same kernel.
 
     ``x`` is (..., in), ``w`` (out, in) and ``b`` (out,) or None; the result is (..., out). Everything else is as in
     :func:`matmul`.
@@ -224,7 +225,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
             [1., 0.]])
     """
     tensors = (x, w) if b is None else (x, w, b)
-    if has_torch_function(tensors):  # a tracer's, such as torch.fx's: it records the call
+    if has_torch_function(tensors):  # true in a tracer such as torch.fx's, which records the call
         return handle_torch_function(linear, tensors, x, w, b, activation)
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     if w.dim() != 2:
@@ -254,25 +255,25 @@ def _not_linear(argument: str, x: Any, wanted: str) -> ShapeError:
 
 
 def _dtype(given: Any, a: Any) -> Any:
-    """Return what torch calls the element type that a product of ``a`` is asked to have."""
+    """Return torch's dtype for the requested element type of a product of ``a``."""
     dtype = _DTYPES.get(getattr(a, "dtype", None))
-    # What is no tensor, or none of these elements, the operator refuses.
+    # The operator refuses other objects and other element types.
     return None if dtype is None else getattr(torch, result_type(given, dtype).name)
 
 
 def _factor(value: Any, argument: str, x: Any) -> Any:
-    """Return what the core makes of a factor of elements of ``x``, before torch's schema has its own say of numbers."""
-    # A traced refusal would be an obscure error of the compiler; the operator's, of fake tensors, is quoted by it. Only
-    # of integers the lower bits must be taken first: torch's schema has 64 of them.
+    """Return the core's value of a factor for elements of ``x``, before torch's schema converts it."""
+    # The operator checks traced factors on fake tensors, because the compiler quotes its errors and not these. Integers
+    # are reduced to their lower bits first: torch's schema has only 64.
     if type(value) in SYMBOLS or (is_compiling() and type(value) is not int):
         return value
     dtype = _DTYPES.get(getattr(x, "dtype", None))
-    # What is no tensor, or none of these elements, the operator refuses.
+    # The operator refuses other objects and other element types.
     return scalar(value, argument) if dtype is None else factor(value, argument, dtype)
 
 
 def _check_tensors(**named: Any) -> None:
-    """Raise :class:`~matmill.errors.DTypeError` for what is neither a tensor nor stands for one."""
+    """Raise :class:`~matmill.errors.DTypeError` for arguments that are not tensors."""
     for argument, x in named.items():
         if not isinstance(x, torch.Tensor) and not hasattr(x, "__torch_function__"):
             raise DTypeError(
@@ -291,7 +292,7 @@ def _check_tensors(**named: Any) -> None:
 def _routed(*tensors: Any) -> Any:
     """Return the module whose functions take these tensors.
 
-    The one of DTensors imports much: only who has some loads it.
+    The one for DTensors is slow to import, and is loaded only for DTensors.
     """
     if any(type(x).__name__ == "DTensor" for x in tensors):
         from matmill.torch import dtensor  # noqa: PLC0415 — see above
@@ -301,7 +302,7 @@ def _routed(*tensors: Any) -> Any:
 
 
 def _plain(x: Any, y: Any) -> bool:
-    """Tell whether nothing but the values of these tensors matters, and they are on a GPU."""
+    """Tell whether the tensors are on a GPU and have only values: no derivatives, tracers or transforms."""
     return (
         type(x) in _PLAIN
         and x.is_cuda

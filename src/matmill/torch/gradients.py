@@ -1,10 +1,10 @@
-"""Derivatives of the operators, backwards and forwards, and their batched forms under ``vmap``.
+"""Derivatives of the operators, in reverse and forward mode, and their batched forms under ``vmap``.
 
-All of them are made of torch's differentiable operators and of ours, so derivatives of any order follow.
+All of them consist of differentiable operators, torch's and matmill's, so derivatives of any order exist.
 
-The gradients of a product go through torch's matmul: they are long where the product is narrow (for ``inner``, m x n
-times n x k), which is not what matmill's kernels are for, they may be 16-bit of any size, and torch differentiates its
-own as often as one likes.
+The gradients of a product use torch's matmul: for a narrow product they are long (for ``inner``, m x n times n x k), a
+shape that matmill's kernels are not made for, they may be 16-bit of any size, and torch differentiates its matmul any
+number of times.
 """
 
 from __future__ import annotations
@@ -23,36 +23,39 @@ _INNER, _MATMUL = FUNCTIONAL["inner"], FUNCTIONAL["matmul"]
 
 _transforming = torch._C._are_functorch_transforms_active  # noqa: SLF001 — torch has no public name for it
 
-#: An operator, or the function of it that can be transformed.
+#: An operator, or its function that torch.func can transform.
 Operator: TypeAlias = Callable[..., Any]
-#: Which dimension of each argument vmap runs over.
+#: The dimension of each argument over which vmap runs, or None.
 Dims: TypeAlias = tuple[int | None, ...]
 
 
 def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-    """Return the operator, as a function that ``torch.func`` can transform too."""
-    # Derivatives of torch.func start from an autograd.Function, not from inside an operator. Compilers see operators.
+    """Return the operator's result, as a function that ``torch.func`` can transform too."""
+    # torch.func differentiates an autograd.Function, but not inside an operator. Compilers trace the operator.
     if not torch.compiler.is_compiling() and _transforming():
         return TransposeAdd.recorded(x, y, alpha=alpha, beta=beta)
     return _TRANSPOSE_ADD(x, y, alpha=alpha, beta=beta)
 
 
 def transpose(x: Any) -> Any:
-    """See :func:`transpose_add`."""
+    """Return ``transpose``, as :func:`transpose_add` does."""
     if not torch.compiler.is_compiling() and _transforming():
         return Transpose.recorded(x)
     return _TRANSPOSE(x)
 
 
 def inner(e: Any, f: Any) -> Any:
-    """See :func:`transpose_add`."""
+    """Return ``inner``, as :func:`transpose_add` does."""
     if not torch.compiler.is_compiling() and _transforming():
         return Inner.recorded(e, f)
     return _INNER(e, f)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
-    """See :func:`transpose_add`; ``options`` are ``activation``, ``out_dtype`` and ``precision``."""
+    """Return ``matmul``, as :func:`transpose_add` does.
+
+    ``options`` are ``activation``, ``out_dtype`` and ``precision``.
+    """
     if not torch.compiler.is_compiling() and _transforming():
         return MatMul.recorded(a, b, bias, **options)
     return _MATMUL(a, b, bias, **options)
@@ -63,25 +66,25 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def recorded(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-        """Return the operator, differentiable."""
+        """Call the differentiable operator."""
         return TransposeAdd.apply(x, y, alpha, beta)
 
     @staticmethod
     def forward(x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-        """Return the operator below autograd."""
+        """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _TRANSPOSE_ADD(x, y, alpha=alpha, beta=beta)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 — torch's signature
-        """Keep shapes and factors; no tensor is needed."""
+        """Save shapes and factors; no tensor is needed."""
         x, y, ctx.alpha, ctx.beta = inputs
         ctx.shapes = x.shape, y.shape
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """Return views of the incoming gradient where factors are 1 and nothing was broadcast."""
+        """Return the gradients: views of the incoming gradient if factors are 1 and nothing was broadcast."""
         (grad,) = grads
         if grad is None:
             return None, None, None, None
@@ -92,7 +95,7 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Return the operator of the tangents."""
+        """Return the operator applied to the tangents."""
         dx, dy = tangents[:2]
         x_shape, y_shape = ctx.shapes
         like = dy if dx is None else dx
@@ -102,12 +105,12 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
 
     @staticmethod
     def vmap(_info: Any, in_dims: Dims, x: Any, y: Any, alpha: Any, beta: Any) -> tuple[Any, int]:
-        """Return batches, differentiable."""
+        """Return the batched result, differentiable."""
         return TransposeAdd.batched(transpose_add, in_dims, x, y, alpha=alpha, beta=beta)
 
     @staticmethod
     def batched(operator: Operator, dims: Dims, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> tuple[Any, int]:
-        """Return one more batch dimension, in front."""
+        """Return the result with one more batch dimension, in front."""
         rank = max(_rank(x, dims[0]), _rank(y, dims[1]))
         return operator(_batched(x, dims[0], rank), _batched(y, dims[1], rank), alpha=alpha, beta=beta), 0
 
@@ -117,18 +120,18 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
 
     @staticmethod
     def recorded(x: Any) -> Any:
-        """Return the operator, differentiable."""
+        """Call the differentiable operator."""
         return Transpose.apply(x)
 
     @staticmethod
     def forward(x: Any) -> Any:
-        """Return the operator below autograd."""
+        """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _TRANSPOSE(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep nothing: no gradient needs it."""
+        """Save nothing: no gradient needs it."""
 
     @staticmethod
     def backward(_ctx: Any, *grads: Any) -> Any:
@@ -137,22 +140,22 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
 
     @staticmethod
     def jvp(_ctx: Any, *tangents: Any) -> Any:
-        """Return the operator of the tangent."""
+        """Return the operator applied to the tangent."""
         return transpose(tangents[0])
 
     @staticmethod
     def vmap(_info: Any, in_dims: Dims, x: Any) -> tuple[Any, int]:
-        """Return batches, differentiable."""
+        """Return the batched result, differentiable."""
         return Transpose.batched(transpose, in_dims, x)
 
     @staticmethod
     def batched(operator: Operator, dims: Dims, x: Any) -> tuple[Any, int]:
-        """Return one more batch dimension, in front."""
+        """Return the result with one more batch dimension, in front."""
         return operator(_in_front(x, dims[0])), 0
 
 
 class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
-    """``a @ b + bias``: the gradients are ``grad @ b.mT``, ``a.mT @ grad`` and sums, with vectors seen as matrices."""
+    """``a @ b + bias``: the gradients are ``grad @ b.mT``, ``a.mT @ grad`` and sums, with vectors as matrices."""
 
     @staticmethod
     def recorded(
@@ -164,11 +167,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         out_dtype: Any = None,
         precision: str | None = None,
     ) -> Any:
-        """Return the operator, differentiable.
+        """Call the differentiable operator, and torch's own activation, whose derivative needs its argument.
 
-        An activation is torch's own, whose derivatives need what it is applied to.
-
-        That is kept in the type of the sums, so that the result is the same as without derivatives.
+        That argument has the accumulator's type, so that the result is the same as without derivatives.
         """
         if activation is None:
             return MatMul.apply(a, b, bias, out_dtype, precision)
@@ -178,13 +179,13 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def forward(a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None) -> Any:
-        """Return the operator below autograd."""
+        """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _MATMUL(a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep both operands, for both directions."""
+        """Save both operands, for both directions."""
         a, b, bias, ctx.out_dtype, ctx.precision = inputs
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
@@ -192,9 +193,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """Sum gradients over the batches of a broadcast operand, and over what an element of bias was added to.
+        """Return the gradients, summed over the batches of a broadcast operand and over a bias's broadcast.
 
-        Products of a gradient of another type than the operands' are taken in theirs.
+        If the incoming gradient has another type than the operands, products are computed in that type.
         """
         a, b = ctx.saved_tensors
         (grad,) = grads
@@ -214,7 +215,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Return the product rule."""
+        """Return the tangent by the product rule."""
         a, b = ctx.saved_tensors
         da, db, dbias = tangents[:3]
         options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
@@ -229,7 +230,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
     def vmap(  # noqa: PLR0917 — torch's signature
         _info: Any, in_dims: Dims, a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None
     ) -> tuple[Any, int]:
-        """Return batches, differentiable."""
+        """Return the batched result, differentiable."""
         return MatMul.batched(matmul, in_dims, a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
@@ -244,9 +245,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         out_dtype: Any = None,
         precision: str | None = None,
     ) -> tuple[Any, int]:
-        """Return one more batch dimension, in front; vectors become matrices, so that batches stay batches.
+        """Return the result with one more batch dimension, in front. Vectors become matrices.
 
-        A bias of each product's own is added by torch, and then the activation is its too.
+        A bias that differs between products is added by torch, and torch then applies the activation too.
         """
         row, column = _rank(a, dims[0]) == 1, _rank(b, dims[1]) == 1
         options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
@@ -272,16 +273,16 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
 
 class Inner(MatMul):
-    """``e @ f`` of two matrices; batches of them are :func:`matmul`'s."""
+    """``e @ f`` of two matrices; batches of them go to :func:`matmul`."""
 
     @staticmethod
     def recorded(e: Any, f: Any) -> Any:  # type: ignore[override] # no epilogue
-        """Return the operator, differentiable."""
+        """Call the differentiable operator."""
         return Inner.apply(e, f, None, None, None)
 
     @staticmethod
     def forward(e: Any, f: Any, _bias: Any, _out_dtype: Any, _precision: Any) -> Any:
-        """Return the operator below autograd."""
+        """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _INNER(e, f)
 
@@ -291,12 +292,12 @@ def _scaled(x: Any, factor: Any) -> Any:
 
 
 def _rank(x: Any, batch: int | None) -> int:
-    """Return dimensions of one of a batch."""
+    """Return the dimensions of one element of a batch."""
     return int(x.dim()) - (batch is not None)
 
 
 def _batched(x: Any, batch: int | None, rank: int) -> Any:
-    """Return ``x`` with its batch in front of ``rank`` dimensions; without one, as it is: it broadcasts."""
+    """Return ``x`` with its batch in front of ``rank`` dimensions; unchanged without a batch: it broadcasts."""
     if batch is None:
         return x
     x = _in_front(x, batch)
@@ -304,7 +305,7 @@ def _batched(x: Any, batch: int | None, rank: int) -> Any:
 
 
 def _of_one(x: Any, batch: int | None) -> Any:
-    """Return what a function under vmap sees of ``x``."""
+    """Return an element of the batch, as a function under vmap sees ``x``."""
     return x if batch is None else x.select(batch, 0)
 
 

@@ -1,8 +1,8 @@
-"""Products whose k is distributed over the ranks of a process group: a local product, and one all_reduce of its sums.
+"""Products with k distributed over the ranks of a process group: a local product, and one all_reduce of its sums.
 
-Each rank multiplies the terms of k that it has, with the result in the type of the sums. The sums of all ranks are
-added by the group's own all_reduce (gloo on the CPU, NCCL on GPUs), then scaled, added to C and rounded, once. Nothing
-else moves between ranks: m * n elements, and n * (n + 1) / 2 of a Gram matrix.
+Each rank multiplies its own terms of k, with the result in the accumulator's type. The sums of all ranks are added by
+the group's own all_reduce (gloo on the CPU, NCCL on GPUs), then scaled, added to C and rounded, once. Nothing else
+moves between ranks: m * n elements, and n * (n + 1) / 2 of a Gram matrix.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from matmill.dtypes import ALL, BY_TO, named, result_type, summed
 from matmill.errors import ArgumentError, CollectiveError, DTypeError, ShapeError
 from matmill.torch.states import differentiated
 
-#: Gram matrices of more rows are sent whole: on two H100s, packing 2048 rows took longer than sending them.
+#: Gram matrices of more rows are sent whole: on two H100s, packing 2048 rows took longer than sending them whole.
 _PACKED_ROWS = 512
 
 
 class Pending:
-    """A product whose sums are still being added over the ranks.
+    """A product in flight: its sums are being added over the ranks.
 
-    What the caller enqueues meanwhile, on a GPU or on the CPU, runs beside the all_reduce. Operands may be overwritten
-    at once; ``c`` and ``out`` only after :meth:`wait`.
+    Work that the caller enqueues meanwhile, on a GPU or the CPU, overlaps with the all_reduce. Operands may be
+    overwritten at once; ``c`` and ``out`` only after :meth:`wait`.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Pending:
         return self._finish is None or self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> Any:
-        """Return the result, which is ``out`` where that was given; the same tensor on every call.
+        """Return the result, or ``out`` if there is one; the same tensor on every call.
 
-        On a GPU the current stream waits, not the host. Raises :class:`~matmill.errors.CollectiveError` where a rank
-        did not take part in time.
+        On a GPU the current stream waits, not the host. Raises :class:`~matmill.errors.CollectiveError` if a rank did
+        not take part in time.
         """
         if self._finish is not None:
             if self._work is not None:
@@ -59,7 +59,7 @@ class Pending:
 
 
 class Options(NamedTuple):
-    """What a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram` asks for beside its operands."""
+    """The keywords of a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram`."""
 
     c: Any
     alpha: float
@@ -73,7 +73,7 @@ class Options(NamedTuple):
 def inner(e: Any, f: Any, options: Options) -> Any:
     """Return ``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded.
 
-    Without a group there is one rank.
+    Without a group there is only this rank.
     """
     for name, x, extents in (("e", e, "m, k"), ("f", f, "k, n")):
         _check_matrix(name, x, f"({extents})")
@@ -84,18 +84,18 @@ def inner(e: Any, f: Any, options: Options) -> Any:
             wanted=f"({e.shape[1]}, n): as many rows as e has columns on this rank",
             fix="Split e's columns and f's rows over the ranks at the same k.",
         )
-    # Where f is e's transpose here, it may not be so on another rank, which would then send something else.
+    # Never symmetric: f may be e's transpose here and not on another rank, which would then send more data.
     return _Sums(("e", "f"), (e, f), options).over_ranks(symmetric=False)
 
 
 def gram(x: Any, options: Options) -> Any:
-    """Return ``x.mT @ x``, likewise; what is on and below the diagonal counts."""
+    """Return ``x.mT @ x``, summed likewise; only elements on and below the diagonal are sent."""
     _check_matrix("x", x, "(k, n): rows of observations")
     return _Sums(("x", "x"), (x.mT, x), options).over_ranks(symmetric=True)
 
 
 class _Sums:
-    """One product: its operands on this rank, and what becomes of the sums of all ranks."""
+    """One product: its operands on this rank, and the reduction, scaling and rounding of all ranks' sums."""
 
     def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], options: Options) -> None:
         first, second = operands
@@ -126,8 +126,8 @@ class _Sums:
         self._group = _checked_group(group)
 
     def over_ranks(self, *, symmetric: bool) -> Any:
-        """Return the result, or what waits for it; a symmetric product is symmetric to the bit on all ranks."""
-        if self._alpha == 0:  # as in BLAS, the operands are not read, and there is nothing to add
+        """Return the result, or a :class:`Pending`; a symmetric product is symmetric to the bit on all ranks."""
+        if self._alpha == 0:  # as in BLAS, the operands are not read; all sums are 0
             total, work = self._operands[0].new_zeros(self._shape, dtype=self._wide()), None
             sent = total
         else:
@@ -157,7 +157,7 @@ class _Sums:
 
     @contextmanager
     def _failed(self) -> Any:
-        """Reword what a group's backend raises."""
+        """Convert errors of a group's backend."""
         try:
             yield
         except RuntimeError as error:
@@ -171,7 +171,7 @@ class _Sums:
             ) from error
 
     def _finished(self, total: Any) -> Any:
-        """Return ``alpha * total + beta * c``, in the type of the sums, as the kernels do it, and rounded once."""
+        """Return ``alpha * total + beta * c``, computed in the accumulator's type as in the kernels, rounded once."""
         if self._alpha not in {0, 1}:
             total = total * self._accumulator.scalar(self._alpha).item()
         if self._c is not None and self._beta != 0:
@@ -182,23 +182,23 @@ class _Sums:
 
 @lru_cache(maxsize=8)
 def _lower(n: int, device: Any) -> Any:
-    """Say where the elements of the lower triangle of an n x n matrix are, row after row."""
+    """Return the indices of the lower triangle of an n x n matrix, row after row."""
     rows, columns = torch.tril_indices(n, n, device=device)
     return rows * n + columns
 
 
 @lru_cache(maxsize=8)
 def _mirrored(n: int, device: Any) -> Any:
-    """Say for each element of a symmetric n x n matrix which element of :func:`_lower` it is."""
+    """Return for each element of a symmetric n x n matrix its index in :func:`_lower`."""
     index = torch.arange(n, device=device)
     above, below = torch.minimum(index, index[:, None]), torch.maximum(index, index[:, None])
     return below * (below + 1) // 2 + above
 
 
 def _with_lower_twice(total: Any) -> Any:
-    """Return the symmetric matrix that has the lower triangle of ``total``.
+    """Return the symmetric matrix with the lower triangle of ``total``.
 
-    Ranks add the two triangles in different order.
+    Ranks may add the two triangles in different orders.
     """
     return torch.where(torch.ones_like(total, dtype=torch.bool).tril_(), total, total.mT)
 
@@ -212,7 +212,7 @@ def _check_matrix(name: str, x: Any, extents: str) -> None:
 
 
 def _check_plain(argument: str, x: Any) -> None:
-    """Refuse what a group cannot sum: tensors that are distributed already, and recorded derivatives."""
+    """Refuse tensors that are distributed already, and recorded derivatives."""
     if x is None:
         return
     if type(x).__name__ == "DTensor":
@@ -233,7 +233,7 @@ def _check_plain(argument: str, x: Any) -> None:
 
 
 def _check_like(argument: str, x: Any, dtype: Any, device: Any, shape: tuple[int, int]) -> None:
-    """Check C and out: the result's type, the operands' device, and the result's shape (C may broadcast to it)."""
+    """Check that C or out has the result's type, the operands' device, and the result's shape (C may broadcast)."""
     if x is None:
         return
     if x.dtype != dtype or x.device != device:

@@ -1,8 +1,8 @@
 """The operators on CPU tensors, by torch's own operators, rounded as the GPU's kernels round.
 
 Each function fills ``out``, whose shape is the result's. 16-bit elements are multiplied and summed in float32 and
-rounded once; sums of integers wrap around. Factors are rounded to the type that is summed in, or reduced modulo 2**32,
-as the core does.
+rounded once; sums of integers wrap around. Factors are rounded to the accumulator's type, or reduced modulo 2**32, as
+in matmill's own functions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
-    """Compute ``out = alpha * x.mT + beta * y``; what is multiplied by 0 is not read."""
+    """Compute ``out = alpha * x.mT + beta * y``; operands with factor 0 are not read."""
     dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE, conversion=BY_TO)
     alpha, beta = factor(alpha, "alpha", dtype), factor(beta, "beta", dtype)
     if alpha == 1 and beta == 1:
         torch.add(x.mT, y, out=out)
     elif not out.dtype.is_floating_point:
-        # The lower 64 bits of the exact sum; of those, the element type keeps the lower ones.
+        # The lower 64 bits of the exact sum, of which the element type keeps the lower ones.
         out.copy_(_sum(x.mT.long(), y.long(), alpha, beta, dtype))
     elif out.dtype in _HALVES:
         out.copy_(_sum(x.mT.float(), y.float(), alpha, beta, dtype))
@@ -54,11 +54,11 @@ def matmul(
     bias: Any = None,
     *,
     activation: str | None = None,
-    out_dtype: Any = None,  # noqa: ARG001 — that of out
+    out_dtype: Any = None,  # noqa: ARG001 — the type of out
     precision: str | None = None,  # noqa: ARG001 — torch's sums on the CPU are at least as exact as any
 ) -> None:
     """Compute ``out = activation(a @ b + bias)``."""
-    # torch 2.13 warns of the shape of out where it sees a vector as a matrix.
+    # torch 2.13 warns about the shape of out if a vector is viewed as a matrix.
     sums = sums_type(a.dtype, out.dtype)
     if bias is activation is None and a.dtype is sums and min(a.dim(), b.dim()) > 1:
         torch.matmul(a, b, out=out)
@@ -68,7 +68,7 @@ def matmul(
 
 
 def sums_type(element: Any, result: Any) -> Any:
-    """Look up the type that products of elements of a type are summed in, for a result of another.
+    """Return the accumulator's type for elements and a result of these types.
 
     >>> sums_type(torch.float32, torch.float64), sums_type(torch.bfloat16, torch.bfloat16)
     (torch.float64, torch.float32)
@@ -79,7 +79,7 @@ def sums_type(element: Any, result: Any) -> Any:
 
 
 def finished(product: Any, bias: Any, activation: str | None) -> Any:
-    """Return ``activation(product + bias)`` in the product's type, which a bias of fewer bits is converted to.
+    """Return ``activation(product + bias)`` in the product's type, to which a narrower bias is converted.
 
     >>> finished(torch.tensor([[-1.0, 1.0]]), torch.tensor([2.0, -2.0]), "relu")
     tensor([[1., 0.]])
@@ -89,16 +89,16 @@ def finished(product: Any, bias: Any, activation: str | None) -> Any:
 
 
 def along(bias: Any, a_rank: int, b_rank: int) -> Any:
-    """Return the bias as it broadcasts to the product, of which a vector has dropped its dimension of 1."""
+    """Return the bias with its shape broadcast to the product's, from which a vector operand dropped a dimension."""
     if a_rank == b_rank == 1:
         return bias.reshape(())
     return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias
 
 
 def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
-    """Compute ``a @ b`` in a wider type, for which a bounded chunk of k is converted at a time."""
+    """Compute ``a @ b`` in a wider type, converting a bounded chunk of k at a time."""
     m, n = a.shape[-2] if a.dim() > 1 else 1, b.shape[-1] if b.dim() > 1 else 1
-    # torch may copy an operand for every batch that it is broadcast over.
+    # torch may copy an operand for every batch over which it is broadcast.
     batch = prod(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     total = torch.zeros(out.shape, dtype=sums)
     for chunk in k_chunks(a.shape[-1], sums.itemsize * batch * (m + n)):
@@ -108,7 +108,7 @@ def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
 
 
 def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
-    """Return the sum in the type of ``x`` and ``y``. Factors are rounded to it after 0 has said what is not read."""
+    """Return the sum in the type of ``x`` and ``y``. Operands with factor 0 are skipped before factors are rounded."""
     by_x, by_y = (_scalar(value, dtype) for value in (alpha, beta))
     if alpha == 0:
         return y * by_y if beta != 0 else torch.zeros_like(y)
@@ -118,5 +118,5 @@ def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
 
 
 def _scalar(value: float, dtype: DType) -> Any:
-    """Convert a scalar as kernels do: torch refuses what is beyond the range, instead of making it infinite."""
+    """Convert a scalar as kernels do. torch would refuse values beyond the range, which become infinite here."""
     return int(value) if dtype.numpy.kind == "i" else dtype.accumulator.scalar(value).item()

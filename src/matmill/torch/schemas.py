@@ -1,7 +1,7 @@
-"""The operators' schemas in torch's namespace ``matmill``: a functional form each, and one that writes into ``out``.
+"""The operators' schemas in torch's namespace ``matmill``: for each a functional form and one that writes to ``out``.
 
-The ``out`` forms return nothing. torch.compile takes no operator that returns its argument unless it has ``Tag.out``,
-and with that tag Inductor of torch 2.13 lowers the functional form to it and fails where sizes are symbols.
+The ``out`` forms return nothing. torch.compile refuses operators that return an argument, unless they have ``Tag.out``.
+With that tag, Inductor of torch 2.13 lowers the functional form to them, and fails for symbolic sizes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LIBRARY: Any = torch.library.Library("matmill", "DEF")
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator as all who speak of it know it: what it asks of the core, of which element types.
+    """The description of an operator that all modules share: its core function and its element types.
 
-    ``tensors`` are the names of its operands, ``factors`` those of its other arguments as torch's schemas spell them.
+    ``tensors`` are the names of its operands, ``factors`` those of its other arguments in the form of torch's schemas.
     ``decisive`` are keywords that decide the type of a result, or its placement among DTensors.
     """
 
@@ -35,7 +35,7 @@ class Operator:
 
     @property
     def arguments(self) -> str:
-        """The arguments without ``out``, in the words of a schema. vmap wants tensors by position."""
+        """The arguments without ``out`` as a schema lists them. vmap needs positional tensors."""
         tensors = ", ".join(f"Tensor? {name}=None" if name == "bias" else f"Tensor {name}" for name in self.tensors)
         return f"{tensors}, *, {self.factors}" if self.factors else tensors
 
@@ -55,6 +55,6 @@ for _name, _operator in OPERATORS.items():
     LIBRARY.define(f"{_name}.out({_arguments}{_comma} Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 
 NAMES = tuple(OPERATORS)
-#: The two forms of each operator, past the look-up by arguments.
+#: The two forms of each operator, looked up once.
 FUNCTIONAL: dict[str, Any] = {name: getattr(torch.ops.matmill, name).default for name in NAMES}
 OUT: dict[str, Any] = {name: getattr(torch.ops.matmill, name).out for name in NAMES}

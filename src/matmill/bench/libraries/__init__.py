@@ -1,1 +1,1 @@
-"""What a user would pick instead of our kernels: torch, CuPy, Triton and BLAS on the CPU."""
+"""The libraries to compare with: torch, CuPy, Triton and BLAS on the CPU."""

@@ -1,7 +1,7 @@
-"""What a user would pick instead of our kernels: cuBLAS through the array library at hand, and the CPU's BLAS.
+"""BLAS to compare with: cuBLAS through torch or CuPy, and the CPU's BLAS.
 
-torch and CuPy are imported only when :func:`cublas` is called, which only a run on a GPU does. Both stay in full
-float32: the result of every baseline is checked against the same float64 bound as ours, which TF32 would break.
+torch and CuPy are imported only when :func:`cublas` is called, in runs on a GPU. Both use full float32: every
+baseline's result is checked against the same float64 bound as matmill's, which TF32 would exceed.
 """
 
 from __future__ import annotations
@@ -30,24 +30,21 @@ class LibraryProduct(Protocol):
         """Enqueue A @ B into the prepared output."""
 
     def result(self) -> Array:
-        """Return the output, on the host, after all that was enqueued."""
+        """Return the output on the host, after all enqueued work."""
 
 
 def installed() -> tuple[str, ...]:
-    """Return the array libraries on this machine that bring cuBLAS, in the order of preference; nothing is imported."""
+    """Return the installed array libraries that bring cuBLAS, in order of preference, without importing them."""
     return tuple(name for name in ("torch", "cupy") if find_spec(name) is not None)
 
 
 def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
-    """Return ``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy.
-
-    It is None where neither works.
-    """
+    """Return ``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch, else CuPy, or None without both."""
     for name in installed():
         library = importlib.import_module(name)
         if name == "cupy":
             return CupyProduct("cuBLAS (CuPy)", library.asarray(a), library.asarray(b))
-        if library.cuda.is_available():  # else a CPU build of torch
+        if library.cuda.is_available():  # false for a CPU build of torch
             return torch_product("cuBLAS (torch)", a, b)
     return None
 
@@ -57,7 +54,7 @@ def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
     torch: Any = importlib.import_module("torch")
 
     def on_gpu(matrix: Array) -> Any:
-        # As bits: torch knows nothing of NumPy's bfloat16.
+        # As bits: torch does not know NumPy's bfloat16.
         bits = torch.from_numpy(matrix.view(f"i{matrix.itemsize}"))
         return bits.cuda().view(getattr(torch, matrix.dtype.name))
 
@@ -65,7 +62,7 @@ def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
 
 
 class TorchProduct:
-    """``torch.mm`` of two tensors, or with ``einsum`` that, without TF32 and without sums of 16-bit numbers in 16 bits.
+    """``torch.mm`` (or ``torch.einsum``) of two tensors, without TF32 and without 16-bit sums of 16-bit numbers.
 
     ``dtype`` is the result's element type for NumPy, ``acc16`` says that sums are kept in float16.
     """
@@ -97,9 +94,9 @@ class TorchProduct:
 
 
 class Float16Sums(TorchProduct):
-    """``torch.mm`` of float16 tensors with sums in float16, which torch has since 2.7 as a switch for all products.
+    """``torch.mm`` of float16 tensors with sums in float16, which torch has since 2.7 as a global switch.
 
-    The switch is on during a call alone.
+    The switch is on only during a call.
     """
 
     acc16 = True
@@ -116,7 +113,7 @@ class Float16Sums(TorchProduct):
 
 
 class CupyProduct:
-    """``cupy.matmul`` of two arrays, which is cuBLAS in full float32 unless ``CUPY_TF32=1`` asks for TF32."""
+    """``cupy.matmul`` of two arrays, which is cuBLAS in full float32 unless ``CUPY_TF32=1`` is set."""
 
     acc16 = False
 
@@ -148,7 +145,7 @@ class CpuProduct:
 
 
 def cpu_blas(a: Array, b: Array) -> CpuProduct:
-    """Time ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
+    """Time ``numpy.matmul``: the median of the runs after the first that fit in a second, from 1 to 25 of them.
 
     >>> cpu_blas(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)).result.tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -161,7 +158,7 @@ def cpu_blas(a: Array, b: Array) -> CpuProduct:
 
 
 def cpu_estimate(a: Array, b: Array) -> float:
-    """Estimate the seconds that ``numpy.matmul`` takes from the second of two runs on a short slice of k."""
+    """Return an estimate of ``numpy.matmul``'s seconds, from the second of two runs on a short slice of k."""
     k = int(a.shape[1])
     part = min(k, 1 << 18)
     first, second = a[:, :part], b[:part]

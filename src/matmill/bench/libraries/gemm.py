@@ -1,8 +1,8 @@
-"""What users of products have today: torch.mm, torch.einsum and CuPy's matmul, on matrices already there.
+"""Products of libraries to compare with, on matrices that are on the GPU already: torch.mm, torch.einsum, CuPy.
 
-The libraries are handed addresses, through ``__cuda_array_interface__``, so that inputs which fill most of a GPU are on
-it once. They are imported only when they are looked for, and asked for full precision: no TF32, and no sums of
-16-bit numbers in 16 bits but where these are what is compared.
+The libraries get addresses, through ``__cuda_array_interface__``, so that inputs that fill most of a GPU are there
+once. They are imported when they are first needed, and use full precision: no TF32, and no 16-bit sums of 16-bit
+numbers unless these are compared.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from matmill.problem import Gemm
 
 BFLOAT = "bfloat16"
 WIDE, NARROW = "cuBLAS, float32 sums", "cuBLAS, float16 sums"
-#: bfloat16 has no name in the interface: its bits travel as integers, and torch looks at them as what they are.
+#: The interface has no type for bfloat16: its bits are passed as integers, and viewed as bfloat16 by torch.
 _BITS = "<i2"
 
 L = TypeVar("L", bound=LibraryProduct)
 
 
 def peers(inputs: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
-    """Return the libraries at hand that multiply the matrices at the addresses ``a`` and ``b``, and why others do not.
+    """Return the libraries that multiply the matrices at the addresses ``a`` and ``b``, and why others do not.
 
-    A library that refuses the product when it is first tried, or that has no GPU, is left out with its words.
+    A library that refuses the product on its first run, or has no GPU, is omitted, with its error message.
     """
     makers = {"torch": (_torch_mm, _torch_einsum), "cupy": (_cupy_matmul,)}
     tries = [(f"{name} ({make.__name__.strip('_')})", make) for name in installed() for make in makers[name]]
@@ -43,9 +43,10 @@ def cublas_of_copies(inputs: Inputs, _a: int, _b: int) -> tuple[list[LibraryProd
 
 
 def half_peers(inputs: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
-    """Return the products of cuBLAS of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
+    """Return cuBLAS products of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
 
-    Through torch, or else CuPy, which has the first alone, as bfloat16 has. Why others are not there, as :func:`peers`.
+    Through torch, or else CuPy. CuPy has only float32 sums, and so has bfloat16. The reasons against others are as in
+    :func:`peers`.
     """
     dtype = inputs.problem.dtype
     absent: list[str] = []
@@ -69,9 +70,9 @@ def tried(
     stream: StreamHandle,
     wait: Callable[[L], object] = lambda peer: peer.result(),
 ) -> tuple[list[L], list[str]]:
-    """Return what ``makers`` make, each run once on ``stream``, and why others are not there: in a library's own words.
+    """Return the products of ``makers``, each run once on ``stream``, and the error messages of those that failed.
 
-    ``wait`` returns when a run is over, or raises what went wrong.
+    ``wait`` returns when a run is complete, or raises its error.
     """
     working: list[L] = []
     absent: list[str] = []
@@ -80,7 +81,7 @@ def tried(
             peer = make()
             peer.run(stream)
             wait(peer)
-        except Exception as error:  # noqa: BLE001 — a library's own errors, of whatever class: it is told, not hidden
+        except Exception as error:  # noqa: BLE001 — a library's error of any class: it is reported
             absent.append(f"not compared with {name}: {_first_line(error)}")
         else:
             working.append(peer)
@@ -92,7 +93,7 @@ def _first_line(error: Exception) -> str:
 
 
 class Device:
-    """Device memory as ``__cuda_array_interface__`` describes it; strides in elements."""
+    """Device memory with a ``__cuda_array_interface__``; strides in elements."""
 
     def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: DType) -> None:
         size = dtype.itemsize
@@ -106,7 +107,7 @@ class Device:
 
 
 def as_tensor(memory: Device, dtype: DType) -> Any:
-    """Return that memory as a tensor of torch."""
+    """Return the memory as a torch tensor."""
     torch: Any = importlib.import_module("torch")
     return torch.as_tensor(memory, device="cuda").view(getattr(torch, dtype.name))
 

@@ -1,6 +1,6 @@
-"""Calls of torch and CuPy on a stream of ours, and their results on the host.
+"""Calls of torch and CuPy on a given stream, and their results on the host.
 
-Both libraries are imported when a :class:`TorchCalls` or :class:`CupyCalls` is made.
+Both libraries are imported when a :class:`TorchCalls` or :class:`CupyCalls` is created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class TorchCalls:
-    """torch, its calls enqueued on the stream of whoever times them."""
+    """torch, with its calls enqueued on the timing stream."""
 
     def __init__(self) -> None:
         self.torch: Any = importlib.import_module("torch")
@@ -26,7 +26,7 @@ class TorchCalls:
         self._streams: dict[int, Any] = {}
 
     def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
-        """Return what torch enqueues within goes to ``stream``."""
+        """Return a context in which torch enqueues on ``stream``."""
         cuda = self.torch.cuda
         if stream.address not in self._streams:
             self._streams[stream.address] = (
@@ -36,26 +36,26 @@ class TorchCalls:
         return within
 
     def host(self, tensor: Any, dtype: np.dtype[Any]) -> Array:
-        """Return a copy of a finished ``tensor``; as bytes first, since NumPy does not take torch's bfloat16."""
+        """Return a copy of a complete ``tensor``, through bytes because NumPy does not take torch's bfloat16."""
         self.torch.cuda.synchronize()
         data: Array = tensor.cpu().contiguous().view(self.torch.uint8).numpy()
         return data.view(dtype)
 
 
 class CupyCalls:
-    """CuPy, likewise."""
+    """CuPy, with its calls enqueued on the timing stream."""
 
     def __init__(self) -> None:
         self.cupy: Any = importlib.import_module("cupy")
         self.version = f"cupy {self.cupy.__version__}"
 
     def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
-        """Return what CuPy enqueues within goes to ``stream``."""
+        """Return a context in which CuPy enqueues on ``stream``."""
         within: AbstractContextManager[Any] = self.cupy.cuda.ExternalStream(stream.address)
         return within
 
     def host(self, array: Any) -> Array:
-        """Return a copy of a finished ``array``."""
+        """Return a copy of a complete ``array``."""
         self.cupy.cuda.Device().synchronize()
         copy: Array = self.cupy.asnumpy(array)
         return copy

@@ -1,6 +1,6 @@
-"""What users of transpose+add have today, on matrices already there: torch, its compiler, Triton and CuPy.
+"""Transpose+add of libraries to compare with, on matrices that are on the GPU: torch, its compiler, Triton, CuPy.
 
-Libraries are imported only when a peer is made. Each writes a new result or one of its own, never y.
+A library is imported when its peer is created. Each writes a new result or its own, never y.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
 
 EAGER, COMPILED, TUNED, TRITON, CUPY = "torch eager", "torch.compile", "max-autotune", "Triton", "CuPy"
-#: The same sum asked for as ``y + x.transpose(-2, -1)``: torch gives a result the layout of its first operand.
+#: The same sum as ``y + x.transpose(-2, -1)``: torch gives a result the layout of its first operand.
 COMPILED_AS_Y = "torch.compile, y first"
-#: With CUDA graphs, as plain "max-autotune" has, torch.compile would copy the inputs before each call.
+#: Plain "max-autotune" uses CUDA graphs, with which torch.compile copies the inputs before each call.
 _TUNED_MODE = "max-autotune-no-cudagraphs"
 
-#: CuPy has no bfloat16: the sum of its bits in float32, rounded to nearest even.
+#: CuPy has no bfloat16: the kernel adds in float32 and rounds the bits to nearest even.
 _BFLOAT_SUM = """
 const float sum = __uint_as_float(unsigned(x) << 16) + __uint_as_float(unsigned(y) << 16);
 const unsigned bits = __float_as_uint(sum);
@@ -36,10 +36,7 @@ z = sum == sum ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fffu;
 
 
 def transpose_add_peers(inputs: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
-    """Return the libraries at hand that add the x at one address, transposed, to the y at the other.
-
-    Also say why others do not.
-    """
+    """Return the libraries that add the transposed x at one address to the y at the other, and why others do not."""
     problem, dtype = inputs.problem, inputs.problem.dtype
     memory = (
         Device(x, (problem.n, problem.m), (problem.m, 1), dtype),
@@ -63,7 +60,7 @@ def transpose_add_peers(inputs: TransposeAddInputs, x: int, y: int) -> tuple[lis
 
 
 def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str, Callable[[], LibraryProduct]]:
-    """Return what makes the peers that take torch's tensors, by name.
+    """Return constructors of the peers that take torch tensors, by name.
 
     ``tuned`` includes the compiler's slowest mode.
     """
@@ -80,7 +77,7 @@ def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str
 
 
 def compiled_as_y(x: Any, y: Any, dtype: DType) -> TorchSum:
-    """Return :data:`COMPILED_AS_Y`."""
+    """Return the peer :data:`COMPILED_AS_Y`."""
     compiled = importlib.import_module("torch").compile(_sum_as_y, dynamic=False)
     return TorchSum(COMPILED_AS_Y, compiled, x, y, dtype)
 
@@ -127,7 +124,7 @@ class TorchSum:
 
 
 class CupySum:
-    """``cupy.add`` of a transposed view and a matrix; of bfloat16 a kernel for its bits, which travel as integers."""
+    """``cupy.add`` of a transposed view and a matrix; for bfloat16 a kernel on its bits, passed as integers."""
 
     name = CUPY
 
@@ -147,7 +144,7 @@ class CupySum:
             self.call()
 
     def call(self) -> None:
-        """Enqueue it on CuPy's current stream."""
+        """Enqueue the sum on CuPy's current stream."""
         if self._add is self._plain:
             self._add(self._x, self._y, out=self.sum)
         else:

@@ -1,4 +1,4 @@
-"""Transpose+add as one writes it in Triton: a tile of x transposed in registers by the compiler, sizes tuned by timing.
+"""Transpose+add in idiomatic Triton: the compiler transposes a tile of x in registers, and sizes are autotuned.
 
 Triton is optional, and imported by the first call.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 from matmill.kernel import ceil_div
 
-#: triton.language, once Triton is imported: its compiler looks names up among those of the kernel's module.
+#: triton.language after Triton's import: its compiler looks names up in the kernel's module.
 tl: Any = None
 
 _SIZES = ((32, 32, 4), (32, 64, 4), (64, 32, 4), (64, 64, 4), (64, 64, 8), (64, 128, 8), (128, 64, 8), (128, 128, 8))
 
 
-# Triton's compiler visits annotations too, and knows no names but its own.
+# Triton's compiler visits annotations too, and knows only its own names.
 def _source(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0917 — a kernel's parameters are positional
     x_start,  # noqa: ANN001 — here and below
     y_start,  # noqa: ANN001
@@ -58,9 +58,9 @@ def _tile() -> Any:
 
 
 def transpose_add(x: Any, y: Any, out: Any) -> None:
-    """Add ``out = x.transpose(-2, -1) + y`` for tensors of two or three dimensions whose rows are contiguous.
+    """Compute ``out = x.transpose(-2, -1) + y`` for tensors of two or three dimensions whose rows are contiguous.
 
-    x and y have as many matrices as out, or one of two dimensions that all share. Runs on torch's current stream.
+    x and y have as many matrices as out, or one that all share. Runs on torch's current stream.
     """
     tile = _tile()
     rows, columns = out.shape[-2:]

@@ -1,4 +1,4 @@
-"""What the model of a product predicts for every tile shape, as a picture: a bar for each, the chosen one darker."""
+"""A plot of a product's predicted time with every tile shape: a bar for each, the chosen one darker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROW_INCHES = 0.3
 
 @dataclass(frozen=True)
 class Bar:
-    """A tile shape with its predicted times in seconds: of all, of arithmetic and of memory, which overlap."""
+    """A tile shape with its predicted seconds in total, of arithmetic and of memory; the latter two overlap."""
 
     label: str
     seconds: float
@@ -25,7 +25,7 @@ class Bar:
 
 def draw(title: str, bars: Sequence[Bar], path: Path) -> None:
     """Draw ``bars``, the fastest first; the suffix of ``path`` (.png, .svg) decides the format."""
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     ranked = sorted(bars, key=lambda bar: bar.seconds)

@@ -1,7 +1,7 @@
-"""A layout of shared memory as a picture: which column of the matrix is in which bank, and what one access wants.
+"""A plot of a layout in shared memory: the matrix column in each bank, and the words that one access reads.
 
-One panel per layout, a plain one first, so that the eye compares them. Tints tell vectors of 16 bytes apart, figures
-name the columns, and a thick frame marks the words of the access with the most conflicts.
+One panel per layout, the plain one first, for comparison. Tints distinguish vectors of 16 bytes, numbers are columns,
+and a thick frame marks the words of the access with the most conflicts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from matmill.bench.plots.style import COLOURS, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Lines of 128 bytes that are shown of each layout.
+#: Lines of 128 bytes shown of each layout.
 LINES = 16
-#: How much of a colour is left in a tint that black figures can be read on; the second round of vectors is darker.
+#: Shares of colour in the two tints, light enough for black numbers; the second round of vectors is darker.
 _TINTS = (0.3, 0.55)
 _CELL_INCHES = 0.27
 
 
 def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
     """Draw ``layouts`` of one matrix under ``access`` into ``path``, whose suffix (.png, .svg) decides the format."""
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     shown = [min(LINES, len(words(layout)[0])) for layout in layouts]
@@ -43,7 +43,7 @@ def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
 
 
 def _panel(axes: Axes, layout: Layout, access: str, lines: int) -> None:
-    """Draw one layout's first lines, and under them how many words the busiest access wants of each bank."""
+    """Draw one layout's first lines, and below them how many words the busiest access reads from each bank."""
     from matplotlib.patches import Rectangle  # noqa: PLC0415 — as in draw
 
     passes = cost(layout, access)
@@ -85,7 +85,7 @@ def _panel(axes: Axes, layout: Layout, access: str, lines: int) -> None:
 
 
 def _tint(vector: int) -> tuple[float, float, float]:
-    """Return the background of a vector of 16 bytes, by its number in the row."""
+    """Return the background colour of vector ``vector`` of a row."""
     turn, index = divmod(vector, len(COLOURS))
     left = _TINTS[turn % len(_TINTS)]
     red, green, blue = (1 - left * (1 - int(COLOURS[index][at : at + 2], 16) / 255) for at in (1, 3, 5))
@@ -93,7 +93,7 @@ def _tint(vector: int) -> tuple[float, float, float]:
 
 
 def first_line(wanted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], lines: int) -> int:
-    """Return the first line to show of a layout, so that the access's first word is among ``lines``."""
+    """Return the first line to show of a layout, so that ``lines`` lines include the access's first word."""
     return min(int(wanted.any(axis=1).argmax()), len(wanted) - lines)
 
 

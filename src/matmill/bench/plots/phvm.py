@@ -1,11 +1,11 @@
-"""The PHVM model's curve over GS, and a measured one beside it: read from a file, put together, drawn.
+"""A plot of the PHVM model's curve over GS, and of a measured one from a file.
 
 A measured curve is a JSON list with one object per launch configuration, in any order:
 
     [{"GS": 864, "BS": 256, "seconds": 0.0041}, …]
 
 GS (blocks) and BS (threads of a block) are positive whole numbers, each pair at most once; ``seconds`` is the time of
-one product, positive. Other keys are left alone.
+one product, positive. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matmill.errors import ArgumentError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: A value by (GS, BS): seconds where it was measured.
+#: A value by (GS, BS): the seconds of each measured launch.
 Curve = Mapping[tuple[int, int], float]
 
 _LABELS = {"corrected": "model, corrected", "printed": "model, printed", "measured": "measured"}
@@ -36,14 +36,14 @@ _STYLES: dict[str, dict[str, Any]] = {
     "measured": {"color": VERMILLION, "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
 }
 
-#: The most blocks that a GPU launches, and seconds beyond all measurement.
+#: The most blocks that a GPU launches, and more seconds than any measurement takes.
 _MOST_SIZE, _MOST_SECONDS = 2**31 - 1, 1e9
 
 
 def read_measured(path: Path, argument: str = "--measured") -> Curve:
     """Return the measured curve in a file.
 
-    Raises :class:`~matmill.errors.ArgumentError` where it cannot be read or is not such a list.
+    Raises :class:`~matmill.errors.ArgumentError` if it cannot be read or is not such a list.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
@@ -67,11 +67,12 @@ def draw_curve(
 ) -> None:
     """Draw predicted cycles over GS into ``path``, whose suffix (.png, .svg) decides the format.
 
-    ``readings`` holds the predictions for every feasible launch by the reading's name. On top stand all curves on one
-    logarithmic scale, in cycles and in milliseconds at the arch's clock; below, the corrected curve and the measured
-    one (which may be empty), each in per cent above its own least value: the ranking is too fine for the scale above.
+    ``readings`` has the predictions for every feasible launch by the reading's name. The upper plot has all curves on
+    one logarithmic scale, in cycles and in milliseconds at the arch's clock. The lower plot has the corrected curve and
+    the measured one (which may be empty), each in per cent above its least value, because the differences are too small
+    for the upper plot.
     """
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     panels = 3 if measured else 2
@@ -91,7 +92,7 @@ def draw_curve(
 
 
 def _draw(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
-    """Draw one curve over GS: its feasible launches joined by a line, others as marks alone."""
+    """Draw one curve over GS: feasible launches joined by a line, others only as marks."""
     if not curve:
         return
     least = min(sorted(curve), key=curve.__getitem__)
@@ -116,7 +117,7 @@ def _finish_absolute(axes: Axes, arch: Arch) -> None:
         ),
     )
     for axis in (axes.yaxis, right.yaxis):
-        # 200M rather than 2 x 10^8: a curve may span less than one power of ten.
+        # 200M, not 2 x 10^8: a curve may span less than one power of ten.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(FuncFormatter(lambda value, _position: _short(value)))
         axis.set_minor_formatter(NullFormatter())
@@ -127,7 +128,7 @@ def _finish_absolute(axes: Axes, arch: Arch) -> None:
 
 
 def _short(value: float) -> str:
-    """Return a round number on an axis.
+    """Format a round number for an axis.
 
     >>> _short(2e8), _short(1e10), _short(2000.0), _short(0.02)
     ('200M', '10G', '2000', '0.02')
@@ -139,7 +140,7 @@ def _short(value: float) -> str:
 
 
 def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
-    """Draw one curve in per cent above its least value, which is named."""
+    """Draw one curve in per cent above its least value, and label that value."""
     least = min(sorted(curve), key=curve.__getitem__)
     _draw(axes, {at: 100 * (value / curve[least] - 1) for at, value in curve.items()}, name, feasible)
     axes.plot([least[0]], [0], color="black", marker="*", markersize=14, linestyle="none")
@@ -150,7 +151,7 @@ def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
 
 
 def _name_launches(axes: Axes, curve: Sequence[Prediction]) -> None:
-    """Name every feasible launch on a logarithmic axis of GS, by its two numbers."""
+    """Label every feasible launch on a logarithmic axis of GS with its two numbers."""
     axes.set_xscale("log", base=2)
     axes.set_xticks([point.gs for point in curve], [f"{point.gs}\n{point.bs}" for point in curve])
     axes.minorticks_off()

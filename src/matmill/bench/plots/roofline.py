@@ -1,4 +1,4 @@
-"""A roofline as a picture: memories in colour along their diagonals, peaks named at their right ends."""
+"""A plot of a roofline: memory levels in colour along their diagonals, peaks labelled at their right ends."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 _COLOURS = {"dram": BLUE, "l2": GREEN, "shared": ORANGE}
 _MARKS = (("o", VERMILLION), ("s", PURPLE), ("^", SKY), ("D", "0.5"))
-#: Where the axes are in the figure; the names of peaks stand to the right of them.
+#: The axes' position in the figure; labels of peaks are to the right of them.
 _BOX = (0.08, 0.1, 0.54, 0.72)
 #: Peaks closer than this share one line and one label.
 _CLOSE = 1.04
-#: Points of an inch: the room of a balance point's figure, and how high above its peak it stands.
+#: In points: the width of a balance point's number, and its height above the peak.
 _FIGURE_WIDTH, _FIGURE_UP = 26, 12
 
 
 @dataclass(frozen=True)
 class Point:
-    """A computation in the picture: its intensity towards one level in FLOP/B, and the rate it may reach in FLOP/s."""
+    """A computation in the plot: its intensity relative to one level in FLOP/B, and its attainable rate in FLOP/s."""
 
     label: str
     intensity: float
@@ -49,10 +49,10 @@ class Point:
 def draw(roofs: Roofs, unit: str, points: Sequence[Point], path: Path, source: str = "") -> None:
     """Draw the roofs of one GPU, the balance points of ``unit``, and ``points``.
 
-    Where the data sheet says more of ``unit`` than the rate that is drawn, its peak is a dashed line. For the suffix of
-    ``path`` and ``source`` see :func:`.style.save`.
+    If the data sheet's peak of ``unit`` exceeds the rate that is drawn, it is a dashed line. For the suffix of ``path``
+    and ``source`` see :func:`.style.save`.
     """
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     figure = Figure(figsize=(10.5, 5.6))
@@ -92,8 +92,8 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
     for name, bandwidth in levels.items():
         end = top / bandwidth
         axes.plot([left, end], [left * bandwidth, top], color=_COLOURS[name], linewidth=1.5)
-        # From the line's lower end in the picture: low enough to be clear of the ceilings. The text stands above the
-        # line, at a right angle to it.
+        # From the line's lower end: low enough to be clear of the ceilings. The text is above the line, at a right
+        # angle.
         at = max(left * 1.3, low * 1.3 / bandwidth)
         up = math.radians(angle + 90)
         axes.annotate(
@@ -112,7 +112,7 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
 def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float, sheet: float | None) -> None:
     """Draw one line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label.
 
-    ``sheet`` is a peak by the data sheet that nobody measured.
+    ``sheet`` is a peak of the data sheet that was not measured.
     """
     together: list[tuple[list[float], list[str]]] = []
     for name, peak in sorted(peaks.items(), key=lambda item: item[1]):
@@ -132,11 +132,11 @@ def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float, 
 
 
 def _balance(axes: Axes, peak: float, levels: dict[str, float], highest: float) -> None:
-    """Draw a ring where each memory's diagonal meets ``peak``, its intensity above ``highest``.
+    """Draw a ring where each memory's diagonal meets ``peak``, with its intensity above ``highest``.
 
-    Close figures move apart.
+    Labels that are too close are moved apart.
     """
-    pixels = axes.figure.dpi / 72  # of a point
+    pixels = axes.figure.dpi / 72  # pixels per point
     rings = [(peak / bandwidth, _COLOURS[name]) for name, bandwidth in levels.items()]
     wanted = [float(axes.transData.transform((at, peak))[0]) / pixels for at, _ in rings]
     heights = [float(axes.transData.transform((1, rate))[1]) / pixels for rate in (peak, highest)]
@@ -159,7 +159,7 @@ def _balance(axes: Axes, peak: float, levels: dict[str, float], highest: float) 
 
 
 def _joined(names: Sequence[str]) -> str:
-    """Return names of peaks in one label, each kind of unit said once.
+    """Merge names of peaks into one label that mentions each kind of unit once.
 
     >>> _joined(["tensor cores, float16", "tensor cores, bfloat16", "FMA units, float32"])
     'tensor cores, float16 and bfloat16; FMA units, float32'
@@ -172,7 +172,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _range(least: float, greatest: float) -> str:
-    """Return rates of arithmetic from ``least`` to ``greatest``, which may read alike.
+    """Format rates of arithmetic from ``least`` to ``greatest``, which may be equal after rounding.
 
     >>> _range(648.4e12, 649.1e12), _range(66.6e12, 66.6e12)
     ('648 to 649 TFLOP/s', '66.6 TFLOP/s')
@@ -182,7 +182,7 @@ def _range(least: float, greatest: float) -> str:
 
 
 def _points(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw the computations, each with a dotted line down to the axis, named in a legend under the roofs."""
+    """Draw the computations, each with a dotted line down to the axis, and a legend under the roofs."""
     low = axes.get_ylim()[0]
     for point, (mark, colour) in zip(points, _MARKS, strict=False):
         axes.plot([point.intensity] * 2, [low, point.flops_per_s], color=colour, linestyle=":", linewidth=1)
@@ -194,7 +194,7 @@ def _points(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _tick(value: float) -> str:
-    """Return a power of ten on an axis.
+    """Format a power of ten for an axis.
 
     >>> _tick(1e15), _tick(1e10), _tick(100.0)
     ('1000T', '10G', '100')

@@ -1,4 +1,4 @@
-"""A product distributed over many GPUs: predicted times of its local product, its all_reduce and both, over GPUs."""
+"""A plot of a product distributed over GPUs: predicted times of the local product, the all_reduce and both, by GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def draw(path: Path, title: str, curve: Sequence[Scaled], points: Sequence[Scale
 
     The numbers of GPUs in ``points`` are marked, with their efficiency, and so is the one with the least time.
     """
-    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     figure = Figure(figsize=(8, 5), layout="constrained")

@@ -1,4 +1,4 @@
-"""How matmill's pictures look: colours for the colour-blind too, libraries in grey, names at lines' ends."""
+"""The style of matmill's plots: colours for the colour-blind too, libraries in grey, labels at the ends of lines."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ if TYPE_CHECKING:
 #: Okabe and Ito, "Color Universal Design" (2008), without its yellow, which is too pale for a line.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
-#: Of libraries, whose lines are dashed.
+#: The colour of libraries, whose lines are dashed.
 GREY = "0.45"
 LIBRARY_DASHES = ("--", ":", "-.")
-#: Behind text that a line may run through.
+#: The background of text that a line may cross.
 ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-#: Points of an inch: the size of labels, and the distance between two that stand one above the other.
+#: In points: the size of labels, and the distance between two labels one above the other.
 LABEL_SIZE, LABEL_GAP = 8, 10.5
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Spread labels at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
 
-    Near is meant in the least squares: the positions less what the gaps take are an isotonic regression of the wanted
-    ones. Where there is no room for all, the last ones are beyond ``high``.
+    The squared distances are least: positions minus the accumulated gaps are an isotonic regression of the wanted
+    positions. If there is not enough room, the last ones are beyond ``high``.
 
     >>> spread([10, 0, 9], 4, 0, 100), spread([1, 1], 4, 0, 100)
     ([11.5, 0.0, 7.5], [0.0, 4.0])
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    groups: list[tuple[float, int]] = []  # the sum of positions that have met, and how many
+    groups: list[
+        tuple[float, int]
+    ] = []  # for each group of labels that touch, the sum of their positions and their number
     for rank, index in enumerate(order):
         total, count = wanted[index] - rank * gap, 1
         while groups and groups[-1][0] / groups[-1][1] >= total / count:
@@ -50,18 +52,18 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 def save(figure: Figure, path: Path, source: str = "") -> None:
     """Write a figure into ``path``, whose suffix (.png, .svg) decides the format.
 
-    ``source`` says inside the file what it was drawn from: pictures of records are told from stale ones by it.
+    ``source`` is stored in the file, so that stale pictures of records are recognised.
     """
     figure.savefig(path, dpi=120, bbox_inches="tight", metadata={"Description": source} if source else None)
 
 
 def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], column: float) -> None:
-    """Name lines at their right ends: ``ends`` are x, y, name and colour, ``column`` is the x where names stand.
+    """Label lines at their right ends: ``ends`` are x, y, name and colour, ``column`` is the labels' x.
 
-    Names that would cover each other are moved up or down, and a thin line leads to each. The limits and the size of
-    ``axes`` have to be final.
+    Labels that would overlap are moved up or down, with a thin line to each. The limits and the size of ``axes`` must
+    be final.
     """
-    pixels = axes.figure.dpi / 72  # of a point
+    pixels = axes.figure.dpi / 72  # pixels per point
     heights = [float(axes.transData.transform((x, y))[1]) / pixels for x, y, _, _ in ends]
     low, high = (float(value) / pixels for value in axes.transAxes.transform([(0, 0), (0, 1)])[:, 1])
     for (x, y, name, colour), moved in zip(ends, spread(heights, LABEL_GAP, low, high), strict=True):

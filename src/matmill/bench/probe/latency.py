@@ -1,8 +1,8 @@
-"""Latencies in cycles: dependent chains of arithmetic, and chases of pointers through every kind of memory.
+"""Latencies in cycles: dependent chains of arithmetic, and pointer chases through every level of memory.
 
 H. Wong et al., "Demystifying GPU microarchitecture through microbenchmarking", ISPASS 2010; Z. Jia et al., "Dissecting
-the NVIDIA Volta GPU architecture via microbenchmarking", 2018. Every figure is a difference between two runs, the
-longer of which executes more of the same instruction and is otherwise equal.
+the NVIDIA Volta GPU architecture via microbenchmarking", 2018. Every figure is a difference between two runs that
+differ only in the number of executions of one instruction.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from matmill.runtime.memory import Allocation
 
 #: Rounds of 128 or 256 instructions, and of 32 or 64 loads.
 _CHAIN_TRIPS, _CHASE_TRIPS = 256, 32
-#: Trips of a chain that takes some milliseconds: for the clock.
+#: Trips of a chain that takes some milliseconds, to measure the clock.
 _LONG_TRIPS = 20_000
-#: Bytes of a ring that L1 holds on every GPU, whatever of it is set aside as shared memory.
+#: Bytes of a ring that fits in L1 on every GPU, however much of it is shared memory.
 _IN_L1 = 16 * 1024
 _SEED = 2010
 
@@ -75,7 +75,7 @@ def clock(runs: Runs) -> Spread:
 
 
 def memory(runs: Runs) -> Spread:
-    """Return ``sigma_g``: a load that neither L1 nor L2 can serve, from a buffer of eight times L2.
+    """Return ``sigma_g``: a load that misses L1 and L2, from a buffer of eight times L2's size.
 
     L2 is flushed before each run, and no two runs visit the same lines.
     """
@@ -90,7 +90,7 @@ def memory(runs: Runs) -> Spread:
 
 
 def level2(runs: Runs) -> Spread:
-    """Return ``sigma_l2``: a load past L1 from a buffer of a quarter of L2, all of which was visited before."""
+    """Return ``sigma_l2``: a load that bypasses L1, from a buffer of a quarter of L2's size that was visited before."""
     order = ring(runs.arch.l2_bytes // 4 // LINE, _SEED)
     with _upload(runs, order) as buffer:
         problem = Chase(_CHASE_TRIPS, warm=len(order))
@@ -98,7 +98,7 @@ def level2(runs: Runs) -> Spread:
 
 
 def level1(runs: Runs) -> Spread:
-    """Return ``sigma_l1``: a load from a buffer of 16 KiB, all of which was visited before in the same launch."""
+    """Return ``sigma_l1``: a load from a buffer of 16 KiB that was visited before in the same launch."""
     order = ring(_IN_L1 // LINE, _SEED)
     with _upload(runs, order) as buffer:
         problem = Chase(_CHASE_TRIPS, warm=2 * len(order))
@@ -120,7 +120,7 @@ _CHAINS: dict[str, tuple[Kernel[Chain], DType]] = {
     "sigma_fma64": (FMA, F64),
 }
 
-#: How each latency is measured, in the order in which it is done.
+#: Functions that measure the latencies, in the order of the measurements.
 LATENCIES: dict[str, Callable[[Runs], Spread]] = {
     "clock_hz": clock,
     **{name: partial(chains, name=name) for name in _CHAINS},
@@ -133,7 +133,7 @@ LATENCIES: dict[str, Callable[[Runs], Spread]] = {
 
 @dataclass(frozen=True)
 class _Ring:
-    """A ring in the memory of a GPU: the kernel that goes round it, the order of its nodes and bytes between them."""
+    """A ring in a GPU's memory: the kernel that chases through it, its nodes' order, and the bytes between them."""
 
     kernel: Kernel[Chase]
     order: Ints
@@ -142,9 +142,9 @@ class _Ring:
 
 
 def _chase(runs: Runs, name: str, nodes: _Ring, problem: Callable[[int], Chase], *, cold: bool = False) -> Spread:
-    """Return cycles of one load.
+    """Return the cycles of one load.
 
-    ``problem`` is asked for a chase by the number of the run, of which a sample makes two.
+    ``problem`` returns a chase for the number of the run; a sample takes two runs.
     """
     short, long = lengths(nodes.kernel)
     more = _CHASE_TRIPS * (long.config["LENGTH"] - short.config["LENGTH"])
@@ -162,7 +162,7 @@ def _chase(runs: Runs, name: str, nodes: _Ring, problem: Callable[[int], Chase],
 
 
 def _chain_values(runs: Runs, dtype: DType) -> Allocation:
-    # x + 0.75, x * 0.75 and 0.75 * x + 0.75 stay within float32, or end at 0, which costs a GPU no more.
+    # x + 0.75, x * 0.75 and 0.75 * x + 0.75 stay within float32, or end at 0, which is equally fast.
     return runs.gpu.upload(per_lane(dtype, 1.0, 0.75), "values")
 
 

@@ -1,8 +1,8 @@
 """Rates: FMAs of every kind, bandwidths of memory, L2 and shared memory, and the cost of a launch.
 
-Rates of arithmetic, L2 and shared memory are differences: the additional work of a longer run over its
-additional time, so that launch, loop and tail cancel. Bandwidths of memory are whole runs over a long buffer with a
-cold L2, as a program has them.
+Rates of arithmetic, L2 and shared memory are differences: the additional work of a longer run over its additional time,
+so that launch, loop and tail cancel. Bandwidths of memory are those of whole runs over a long buffer with a cold L2, as
+in a program.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream, orderly
 from matmill.runtime.memory import Allocation
 
-#: Bytes of a buffer whose reading is timed, where a quarter of the free memory is not less.
+#: Bytes of a buffer for timed reads, unless a quarter of the free memory is less.
 _LONG_BUFFER = 4 * 2**30
-#: Launches in a row, of which the first ones cancel. More would not fit the time that the flush before them takes.
+#: Launches in a row, in two runs: the first launches cancel out. More would take longer than the flush before them.
 _FEW, _MANY = 50, 150
 _FILL = 0x5A
 _FILLED = 0x5A5A5A5A
@@ -50,7 +50,7 @@ def multiply_adds(runs: Runs, name: str) -> Spread:
 
 
 def matrix_products(runs: Runs, element: str) -> Spread | None:
-    """Return the rate of mma.sync on A and B of that type, or None where the GPU has no such instruction."""
+    """Return the rate of mma.sync on A and B of that type, or None for a GPU without such an instruction."""
     short, long = lengths(matrix(element, runs.arch))
     if short.why_not(MatrixProducts(element, 1, 1), runs.arch) is not None:
         return None
@@ -82,7 +82,7 @@ def shared_reads(runs: Runs) -> Spread:
 
 
 def level2_reads(runs: Runs) -> Spread:
-    """Return ``l2_bytes_per_s``: a buffer of a third of L2, read over and over past L1."""
+    """Return ``l2_bytes_per_s``: a buffer of a third of L2's size, read repeatedly, bypassing L1."""
     vectors = runs.arch.l2_bytes // 3 // VECTOR
     blocks = runs.resident(READ_L2)
     with runs.gpu.empty(VECTOR * vectors) as buffer:
@@ -132,9 +132,9 @@ def writes(runs: Runs) -> Spread:
 
 
 def launches(runs: Runs) -> Spread:
-    """Return ``launch_seconds``: from the start of one empty kernel to the start of the next, in a row of them.
+    """Return ``launch_seconds``: from the start of one empty kernel to the start of the next in a row.
 
-    The row waits behind the flush of L2, so that the host is done with it when its first kernel starts.
+    The row waits behind a flush of L2, so that the host has enqueued it before its first kernel starts.
     """
     row = _Row(runs)
 
@@ -146,7 +146,7 @@ def launches(runs: Runs) -> Spread:
 
 
 def enqueues(runs: Runs) -> Spread:
-    """Return ``enqueue_seconds``: what the host spends on one launch of a kernel that is ready."""
+    """Return ``enqueue_seconds``: the host's time for one launch of a prepared kernel."""
     row = _Row(runs)
 
     def sample(_turn: int) -> float:
@@ -164,7 +164,7 @@ _MULTIPLY_ADDS: dict[str, tuple[Kernel[MultiplyAdds], DType]] = {
     "fma64_flops": (CHAINS, F64),
 }
 
-#: How each rate is measured, in the order in which it is done.
+#: Functions that measure the rates, in the order of the measurements.
 RATES: dict[str, Callable[[Runs], Spread]] = {
     **{name: partial(multiply_adds, name=name) for name in _MULTIPLY_ADDS},
     "shared_bytes_per_s": shared_reads,
@@ -183,7 +183,7 @@ MATRIX_RATES: dict[str, Callable[[Runs], Spread | None]] = {
 
 
 class _Row:
-    """Empty kernels that are launched one after another."""
+    """A row of empty kernels, launched one after another."""
 
     def __init__(self, runs: Runs) -> None:
         launch = EMPTY.launch(None, buffers())
@@ -192,7 +192,7 @@ class _Row:
         self._frame = runs.gpu.frame((launch,))
 
     def enqueue(self, stream: StreamHandle, count: int) -> None:
-        """Launch ``count`` of them on the stream, and do not wait."""
+        """Launch ``count`` empty kernels on the stream without waiting."""
         self._frame.bind((), stream.address)
         (call,) = self._frame.calls
         for _ in range(count):
@@ -212,7 +212,7 @@ def _filled(runs: Runs, problem: Stream) -> Allocation:
 
 
 def _demand_sum(runs: Runs, name: str, problem: Stream) -> None:
-    """Tell whether the latest run read everything: the sum of all words modulo 2**32."""
+    """Check that the latest run read everything, by the sum of all words modulo 2**32."""
     threads = problem.blocks * READ.config["THREADS"]
     got = int(runs.results(threads, np.uint32).sum(dtype=np.uint64)) % 2**32
     wanted = _FILLED * (problem.nbytes // 4) % 2**32

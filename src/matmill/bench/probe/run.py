@@ -1,6 +1,6 @@
-"""A GPU's own parameters, measured on it: latencies, bandwidths, rates of arithmetic, the cost of a launch.
+"""A GPU's parameters by measurement: latencies, bandwidths, rates of arithmetic, the cost of a launch.
 
-Needs a GPU, and none before :func:`probe` is called. ``docs/cost-models.md`` says how each figure is measured.
+Only :func:`probe` needs a GPU. ``docs/cost-models.md`` says how each figure is measured.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from matmill.bench.probe.samples import Runs, Spread, nonsense
 from matmill.bench.progress import Progress, silent
 from matmill.runtime.gpu import GPU
 
-#: A rate that is more than this times the data sheet's is a mistake: GeForce cards clock up to a quarter higher.
+#: The highest credible rate, relative to the data sheet's: GeForce cards clock up to a quarter higher.
 MOST = 1.3
-#: Seconds of arithmetic before the first figure, in which the clocks rise and then meet their limit.
+#: Seconds of arithmetic before the first figure, in which the clocks rise and then reach their limit.
 _SETTLE = 0.5
-#: Of each pair, the memory that answers first and the one behind it.
+#: Pairs of latencies: the first must be below the second, because its memory is nearer.
 _NEARER = (("sigma_s", "sigma_l2"), ("sigma_l1", "sigma_l2"), ("sigma_l2", "sigma_g"))
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found on a GPU.
+    """The measurements of a probe on a GPU.
 
-    ``measured`` has the figures, in the units that :class:`~matmill.arch.Measured` gives, and ``spreads`` for each of
-    them, by name, the median, least and greatest of its samples; a matrix rate's name is ``matrix_flops, float16``.
+    ``measured`` has the figures, in the units of :class:`~matmill.arch.Measured`, and ``spreads`` the median, least and
+    greatest of each figure's samples, by name; a matrix rate's name is ``matrix_flops, float16``.
     """
 
     arch: Arch
@@ -40,7 +40,7 @@ class Probed:
     spreads: Mapping[str, Spread]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all as one JSON document, beside what the data sheet says of each figure (None where it is silent)."""
+        """Return all as one JSON document, with the data sheet's figures (None if it has none)."""
         return {
             "arch": self.arch.name,
             "title": self.arch.title,
@@ -51,9 +51,9 @@ class Probed:
 
 
 def probe(gpu: GPU, progress: Progress = silent) -> Probed:
-    """Measure everything on ``gpu``, which takes about half a minute and should be idle otherwise.
+    """Measure everything on ``gpu``, which takes about half a minute on an otherwise idle GPU.
 
-    Raises :class:`~matmill.errors.MatmillError` for a figure that cannot be, with its name.
+    Raises :class:`~matmill.errors.MatmillError` for an impossible figure, with its name.
     """
     steps = {**LATENCIES, **RATES, **{f"matrix_flops, {name}": step for name, step in MATRIX_RATES.items()}}
     spreads: dict[str, Spread] = {}
@@ -77,7 +77,7 @@ def probe(gpu: GPU, progress: Progress = silent) -> Probed:
 
 
 def data_sheet(arch: Arch) -> dict[str, float | None]:
-    """Return what the data sheet says of each figure, in the figure's unit, or None.
+    """Return the data sheet's value of each figure, in the figure's unit, or None.
 
     The keys are the names of :class:`Probed`.
     """
@@ -98,7 +98,7 @@ def data_sheet(arch: Arch) -> dict[str, float | None]:
 def refuse_nonsense(arch: Arch, spreads: Mapping[str, Spread]) -> None:
     """Raise :class:`~matmill.errors.MatmillError` for the first figure that contradicts the data sheet or another."""
     for name, best in data_sheet(arch).items():
-        # Where the driver does not tell a clock, the sheet's figure is 0 and says nothing.
+        # If the driver does not report a clock, the sheet's figure is 0 and cannot be compared.
         if best and name in spreads and spreads[name].median > MOST * best:
             raise nonsense(name, f"{spreads[name].median:.4g}", f"at most {MOST} times the data sheet's {best:.4g}")
     for near, far in _NEARER:
@@ -108,6 +108,6 @@ def refuse_nonsense(arch: Arch, spreads: Mapping[str, Spread]) -> None:
 
 
 def _driver() -> str:
-    """Return the driver's version as its own tool gives it."""
+    """Return the driver's version as nvidia-smi reports it."""
     report = nvidia_smi()
     return report[0]["driver_version"] if report else "unknown"

@@ -1,4 +1,4 @@
-"""Runs of the probe kernels on a GPU, and the median and spread of several."""
+"""Runs of the probe kernels on a GPU, and the median and spread of several runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from matmill.launch import Pointer
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 
-#: Times that every figure is taken.
+#: Samples of every figure.
 ROUNDS = 9
-#: Seconds that a timed run should take: long beside a launch and the resolution of events, half a microsecond.
+#: Seconds that a timed run should take: long compared with a launch and with the half microsecond of events.
 RUN = 4e-3
 _TRIAL = 50
 
@@ -40,7 +40,10 @@ class Spread:
 
     @classmethod
     def of(cls, name: str, samples: Sequence[float]) -> Spread:
-        """Raise :class:`~matmill.errors.MatmillError`, naming the figure, where the median is no positive number."""
+        """Return the spread.
+
+        Raises :class:`~matmill.errors.MatmillError`, with the figure's name, unless its median is positive.
+        """
         spread = cls(statistics.median(samples), min(samples), max(samples))
         if not 0 < spread.median < math.inf:
             raise nonsense(name, f"{spread.median:.6g}, from samples of {spread.least:.6g} to {spread.greatest:.6g}")
@@ -48,7 +51,7 @@ class Spread:
 
 
 def nonsense(figure: str, got: str, wanted: str = "a positive number") -> MatmillError:
-    """Return the error for a figure that cannot be."""
+    """Return the error for an impossible figure."""
     return MatmillError(
         argument=f"probe of {figure}",
         got=got,
@@ -58,12 +61,12 @@ def nonsense(figure: str, got: str, wanted: str = "a positive number") -> Matmil
 
 
 class Runs:
-    """One GPU with a clock for a cold L2 and one for a warm one, and memory for results; a context manager."""
+    """One GPU with one clock for a cold and one for a warm L2, and memory for results; a context manager."""
 
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
         self.arch = gpu.arch
-        # A sum, or a cycle count and 32 values: no kernel writes more than 8 bytes for each thread that fits the GPU.
+        # A sum, or a cycle count and 32 values: no kernel writes more than 8 bytes per resident thread.
         self._results = gpu.empty(8 * self.arch.sms * self.arch.threads_per_sm)
         self.cold = Clock(gpu, flush_bytes(self.arch, cold=True))
         self.warm = Clock(gpu, 0)
@@ -94,7 +97,7 @@ class Runs:
         dtype: DType = F32,
         cold: bool = False,
     ) -> float:
-        """Return what one launch takes.
+        """Return the seconds of one launch.
 
         Without ``written`` the kernel writes its results, which :meth:`results` reads.
         """
@@ -116,19 +119,19 @@ def resident(arch: Arch, kernel: Kernel[Any], binary: Binary) -> int:
 
 
 def fitted(seconds: Callable[[int], float]) -> int:
-    """Say how many trips make a run of :data:`RUN` seconds, by a short trial after one that loads the code."""
+    """Return the trips of a run of :data:`RUN` seconds, from a short trial after one that loads the code."""
     seconds(_TRIAL)
     return max(1, min(2**29, round(_TRIAL * RUN / max(seconds(_TRIAL), 1e-6))))
 
 
 def sampled(name: str, sample: Callable[[int], float]) -> Spread:
-    """Return :data:`ROUNDS` samples of one figure; ``sample`` is given the number of the round."""
+    """Return :data:`ROUNDS` samples of one figure; ``sample`` takes the number of the round."""
     return Spread.of(name, [sample(turn) for turn in range(ROUNDS)])
 
 
 def per_difference(more: float, less: float) -> Callable[[float, float], float]:
     """Return ``(more - less) / (long - short)`` as a function of the times of two runs.
 
-    It is infinite where the times are equal.
+    It is infinite if the times are equal.
     """
     return lambda long, short: (more - less) / (long - short) if long != short else math.inf

@@ -1,1 +1,1 @@
-"""The problems that each ladder runs on: sizes, random inputs, right answers and error bounds."""
+"""The problems of each ladder: sizes, random inputs, reference results and error bounds."""

@@ -1,4 +1,4 @@
-"""The right answer of a product and how far a right kernel may be from it, for short sums and for long ones."""
+"""The reference result of a product and the error bounds of a kernel, for short sums and for long ones."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from matmill.kernel import ceil_div
 from matmill.reference import answer, bound
 
 Array = NDArray[Any]
-#: From A and B to the product and the largest error that each of its elements may have.
+#: Takes A and B, returns the product and the largest error that each of its elements may have.
 Exact = Callable[[Array, Array], tuple[Array, Array]]
 
 _EPILOGUE = 3
 #: Elements of A and B together that are converted to float64 at a time, per thread: 32 MiB.
 _BLOCK = 2**22
-#: One running sum in float32, the worst of orders, over k = 1e4..1e8 random products: at most 0.05 of the bound that
-#: this makes. Of squares, as on the diagonal of a Gram matrix, at most 0.82 up to k = 1e6; a longer running sum of
-#: these stagnates, and is rightly refused.
+#: The factor of the bound. One running sum in float32, the worst order, over k = 1e4..1e8 random products reaches at
+#: most 0.05 of the bound. Sums of squares, as on the diagonal of a Gram matrix, reach at most 0.82 up to k = 1e6; a
+#: longer running sum of squares stagnates, and is rightly refused.
 _SPREAD = 8.0
 #: Twice the size of running sums on average, over that of the sum (see :func:`matrix_limit`).
 _CUT_OFF = 8.0
 _NARROW_SPREAD = 4.0
-#: What rounding to a float16 below the normal numbers may cost.
+#: The largest error of rounding to a float16 below the normal numbers.
 _LOST = 2.0**-25
 
 
 def any_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the product and the bound that no order of summation exceeds, whatever the numbers."""
+    """Return the product and the bound that no order of summation exceeds, for any numbers."""
     return answer(a, b), bound(a, b)
 
 
 def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the product of matrices of independent random numbers, and a bound that is still of use where k is long.
+    """Return the product of matrices of independent random numbers, and a bound that stays useful for long k.
 
     The worst case, ``(k + 3) u |A||B|``, is larger than the product itself from some k on: in float32 from 1e5, so that
-    a kernel which computes nothing would pass. Rounding errors of random numbers do not all point one way. After Higham
-    and Mary (Sharper probabilistic backward error analysis for basic linear algebra kernels with random data, SIAM J.
-    Sci. Comput. 42(5), 2020) the error of a sum is of the order of ``u (|A||B| + sqrt(k) |AB|)``, where u is the unit
-    roundoff of the type in which it is kept. The bound is 8 times that, or the worst case where that is less, and the
-    rounding to a 16-bit result comes on top. float64 is compared with float64 sums, and its bound doubled.
+    a kernel that computes nothing would pass. But rounding errors of random numbers do not all have one sign. After
+    Higham and Mary (Sharper probabilistic backward error analysis for basic linear algebra kernels with random data,
+    SIAM J. Sci. Comput. 42(5), 2020) the error of a sum is of the order of ``u (|A||B| + sqrt(k) |AB|)``, where u is
+    the unit roundoff of the type in which it is kept. The bound is 8 times that, or the worst case where that is less,
+    and the rounding to a 16-bit result comes on top. float64 is compared with float64 sums, and its bound doubled.
 
     The inputs are read in blocks along k, so that no float64 copy of them is needed.
     """
@@ -55,7 +55,7 @@ def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
-    """Return the bound of :func:`random_sum` from its product and |A| @ |B|, both in float64."""
+    """Return the bound of :func:`random_sum` for a product and its |A| @ |B|, both in float64."""
     roundoff = dtype.accumulator.roundoff
     terms = (k + _EPILOGUE) * roundoff
     worst = terms / (1 - terms) if terms < 1 else inf
@@ -70,11 +70,11 @@ def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
 
 
 def float16_sums(size: Array, k: int) -> Array:
-    """Return the most that sums kept in float16 by the tensor cores may add to the error.
+    """Return the largest additional error of tensor-core sums in float16.
 
-    ``size`` is |A| @ |B|. Every instruction rounds the running sum, k / 8 times at the most (m16n8k8), each time by at
-    most half a unit of what it is then, which |A| |B| is never less than; below the normal numbers by 2^-25. What
-    rounding adds to the running sum is rounded too: (1 + u)^(k / 8).
+    ``size`` is |A| @ |B|. Every instruction rounds the running sum, at most k / 8 times (m16n8k8), each time by at most
+    half a unit in the last place of |A| |B|, which bounds the running sum; by 2^-25 below the normal numbers. Later
+    roundings enlarge earlier errors: (1 + u)^(k / 8).
 
     >>> float(float16_sums(np.array(1.0), 8)) == 2.0**-11 * (1 + 2.0**-11) + 2.0**-25 * (1 + 2.0**-11)
     True
@@ -85,20 +85,20 @@ def float16_sums(size: Array, k: int) -> Array:
 
 
 def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool) -> Array:
-    """Say how far a right tensor-core product of independent random 16-bit numbers of mean 0 may be from ``total``.
+    """Return the largest error of a tensor-core product of independent random 16-bit numbers with mean 0.
 
-    ``walk`` is what the sums are on average in size: the norm of the row of A times that of the column of B over the
-    square root of k. |A| |B| is at most the square root of k times that, so the worst case is
-    ``(k + 3) u sqrt(k) walk``. But running sums of random numbers are of the size of ``walk`` themselves. Tensor cores
-    cut sums off instead of rounding them to the nearest (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ
-    Comput. Sci. 7, 2021), so errors do point one way, and :func:`random_limit` is not for them: in simulation such sums
-    exceed it from k = 4096 on. 2 u for each addition to sums of 4 times ``walk`` make ``8 (k + 3) u walk``, of which
-    simulated sums that are cut off reach 0.04.
+    ``walk`` is the typical size of the sums: the norm of A's row times that of B's column over the square root of k.
+    |A| |B| is at most the square root of k times that, so the worst case is ``(k + 3) u sqrt(k) walk``. But running
+    sums of random numbers are of the size of ``walk`` themselves. Tensor cores truncate sums instead of rounding them
+    to nearest (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ Comput. Sci. 7, 2021), so that their
+    errors do have one sign, and :func:`random_limit` does not apply: in simulation such sums exceed it from k = 4096
+    on. An error of 2 u for each addition to sums of 4 times ``walk`` gives ``8 (k + 3) u walk``, of which simulated
+    truncated sums reach 0.04.
 
-    With ``acc16`` sums are rounded to the nearest float16 besides, in errors that do not point one way: 4 times
-    ``u sqrt(k / 8) (walk + |total|)``, of which simulated ones reach 0.37 for k from 64 to 16384, or
-    :func:`float16_sums` where that is less. The worst case is beyond the product itself from k = 1000 on, so that a
-    kernel which computes nothing would pass.
+    With ``acc16`` sums are also rounded to the nearest float16, in errors that do not have one sign: the bound grows by
+    4 times ``u sqrt(k / 8) (walk + |total|)``, of which simulated sums reach 0.37 for k from 64 to 16384, or by
+    :func:`float16_sums` if that is less. The worst case exceeds the product itself from k = 1000 on, so that a kernel
+    that computes nothing would pass.
     """
     roundoff = dtype.accumulator.roundoff
     limit: Array = (k + _EPILOGUE) * roundoff * min(sqrt(k), _CUT_OFF) * walk
@@ -110,7 +110,7 @@ def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:
-    """Return the smallest positive number of a 16-bit type: what is rounded below it is lost."""
+    """Return the smallest positive number of a 16-bit type; smaller numbers are lost in rounding."""
     bits: Array = np.array([1], np.uint16)
     return float(bits.view(dtype)[0])
 

@@ -1,4 +1,4 @@
-"""Random matrices for a run, and the check of what came out."""
+"""Random matrices for a run, and the check of its results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ F32Array = NDArray[np.float32]
 
 
 class Matrices(Protocol):
-    """What the runner needs to know of a problem's matrices, whatever is computed from them.
+    """The interface of a problem's matrices for the runner, whatever is computed from them.
 
-    ``names`` are those of the two inputs and of the output, ``scalars`` alpha and beta, ``shared`` says that both
+    ``names`` are the names of the two inputs and the output, ``scalars`` alpha and beta. ``shared`` says that both
     inputs are the same memory.
     """
 
     @property
     def problem(self) -> Any:
-        """What they are of: its m and n are those of the output."""
+        """The problem; its m and n are the output's."""
 
     @property
     def a(self) -> Array:
@@ -39,11 +39,11 @@ class Matrices(Protocol):
 
     @property
     def b(self) -> Array:
-        """The second one."""
+        """The second input."""
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of a, b and the output."""
+        """The names of a, b and the output."""
 
     @property
     def scalars(self) -> tuple[float, float]:
@@ -51,15 +51,15 @@ class Matrices(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether a and b are one matrix."""
+        """True if a and b are one matrix."""
 
     def check(self, actual: Array) -> Check:
-        """Return an output against the right one."""
+        """Compare an output with the reference."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A (m, k) and B (k, n) of one problem, uniform in [-1, 1), and what a result is compared with."""
+    """A (m, k) and B (k, n) of one problem, uniform in [-1, 1), and the reference result."""
 
     problem: Gemm
     a: Array
@@ -71,14 +71,14 @@ class Inputs:
 
     @property
     def shared(self) -> bool:
-        """Whether A and B are the same memory."""
+        """True if A and B are the same memory."""
         return self.problem.gram
 
     @classmethod
     def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Self:
-        """Return the same matrices for the same seed and size, in the problem's element type and B in its layout.
+        """Return matrices that depend only on seed and size, in the problem's element type and with B in its layout.
 
-        Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
+        Raises :class:`~matmill.errors.ArgumentError` if they do not fit in memory.
         """
         key, dtype = (seed, problem.m, problem.n, problem.k), problem.dtype
         behind = problem.m * problem.k
@@ -95,11 +95,11 @@ class Inputs:
 
     @cached_property
     def _answer(self) -> tuple[Array, Array]:
-        """The product in higher precision and the largest error of each element: made once, for every rung."""
+        """The product in higher precision and the largest error of each element, computed once for all rungs."""
         return self.exact(self.a, self.b)
 
     def check(self, actual: Array) -> Check:
-        """Return ``actual`` against the right product, element by element; what is missing or not finite is wrong."""
+        """Compare ``actual`` with the reference, element by element; missing and non-finite elements are wrong."""
         expected, limit = self._answer
         if actual.shape != expected.shape or actual.dtype != self.problem.dtype.numpy:
             return Check(ok=False, error_ratio=float("inf"))
@@ -108,7 +108,7 @@ class Inputs:
 
 
 class InputsBySize:
-    """The inputs of every problem that the rungs of one run take, each made once."""
+    """The inputs of all problems that the rungs of one run take, each created once."""
 
     def __init__(self, seed: int, exact: Exact = any_sum, kind: type[Inputs] = Inputs) -> None:
         self._seed = seed
@@ -119,7 +119,7 @@ class InputsBySize:
     def of(self, problem: Gemm) -> Inputs:
         """Return the inputs of that problem.
 
-        A Gram matrix's are those of the product of its sizes, if that was made.
+        For a Gram matrix they are the inputs of the product with its sizes, if those exist.
         """
         if problem not in self._made:
             twin = next(
@@ -138,7 +138,7 @@ def _same_a(one: Gemm, other: Gemm) -> bool:
 
 
 def alignment(lines: int, length: int, dtype: DType) -> int:
-    """Count the bytes, at most 16, that divide the address of each of ``lines`` packed runs of ``length`` elements.
+    """Return the bytes, at most 16, that divide the address of each of ``lines`` packed runs of ``length`` elements.
 
     >>> from matmill.dtypes import F32
     >>> alignment(2, 6, F32), alignment(1, 6, F32)

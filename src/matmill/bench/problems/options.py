@@ -1,4 +1,4 @@
-"""What a user says of a problem, and how sizes and types that are not given get their values."""
+"""The options that describe a problem, and the defaults of sizes and types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = TypeVar("Sizes", bound=tuple[int, ...])
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The options of ``matmill ladder`` that describe a problem; None where the user does not give one."""
+    """The options of ``matmill ladder`` that describe a problem; None for those that the user omits."""
 
     m: int | None = None
     n: int | None = None
@@ -26,7 +26,7 @@ class ProblemOptions:
     layout: str | None = None
 
     def square(self, default: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return (m, n, k): ``n`` alone sets all three; without it, those not given are the default's.
+        """Return (m, n, k): ``n`` alone sets all three; otherwise missing sizes are those of ``default``.
 
         >>> ProblemOptions(n=512, k=64).square((4096, 4096, 4096)), ProblemOptions(k=64).square((4096, 4096, 4096))
         ((512, 512, 64), (4096, 4096, 64))
@@ -43,7 +43,7 @@ class ProblemOptions:
 
 
 def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
-    """Return the sizes of a case; upper and lower case are alike.
+    """Return the sizes of a case, ignoring case.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
     """
@@ -55,9 +55,9 @@ def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
 
 @dataclass(frozen=True)
 class EmulatorLimit:
-    """What a whole ladder costs the emulator, and the most work that it starts without ``--on emulator``.
+    """The cost of a whole ladder in the emulator, and the most work that it starts without ``--on emulator``.
 
-    Work is the product of all sizes, ``most`` of it is the limit, and ``seconds`` is what one unit takes all rungs
+    Work is the product of all sizes, ``most`` of it is the limit, and ``seconds`` is the time per unit of all rungs
     together on one core (AMD EPYC, 2026-11-24). ``argument`` names the options to change, ``got`` formats the sizes,
     ``fix`` proposes smaller ones.
     """
@@ -69,7 +69,7 @@ class EmulatorLimit:
     got: str = "m={m} n={n} k={k}"
 
     def about(self, sizes: Mapping[str, int], share: float) -> float:
-        """Return roughly the seconds that ``share`` of the rungs take; a slow rung may take five times its share.
+        """Return roughly the seconds of a ``share`` of the rungs; a slow rung may take five times its share.
 
         >>> round(EmulatorLimit(10**8, 3.4e-6, "--n", "Take less.").about({"m": 256, "n": 256, "k": 256}, 1.0))
         57
@@ -77,7 +77,7 @@ class EmulatorLimit:
         return self.seconds * prod(sizes.values()) * share
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """Raise :class:`~matmill.errors.ArgumentError` where ``sizes`` are too much work."""
+        """Raise :class:`~matmill.errors.ArgumentError` if ``sizes`` are too much work."""
         if prod(sizes.values()) > self.most:
             raise ArgumentError(
                 argument=self.argument,
@@ -89,10 +89,10 @@ class EmulatorLimit:
 
 @contextmanager
 def fitting_in_memory(**sizes: int) -> Iterator[None]:
-    """Raise an :class:`~matmill.errors.ArgumentError` that names the sizes where an allocation fails."""
+    """Raise an :class:`~matmill.errors.ArgumentError` that names the sizes if an allocation fails."""
     try:
         yield
-    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
+    except (MemoryError, ValueError) as error:  # ValueError: more bytes than fit in an address
         raise ArgumentError(
             argument=", ".join(f"--{name}" for name in sizes),
             got=f"{', '.join(map(str, sizes.values()))}, and {error}",

@@ -24,10 +24,10 @@ _BLOCK = 1024  # rows and columns of x whose elements a core's cache holds
 
 @dataclass(frozen=True)
 class TransposeAddInputs:
-    """x transposed and y of one sum, and the only right answer: ``a`` is a view of x, whose rows are packed.
+    """x transposed and y of one sum, and the exact result: ``a`` is a view of x, whose rows are packed.
 
-    Floats are uniform in [-1, 1), integers anything that their type holds. No sum of integers has all bits set, which
-    is what outputs are filled with beforehand.
+    Floats are uniform in [-1, 1), integers in the whole range of their type. No sum of integers has all bits set, the
+    initial contents of outputs.
     """
 
     problem: Geam
@@ -40,9 +40,9 @@ class TransposeAddInputs:
 
     @classmethod
     def random(cls, problem: Geam, seed: int) -> TransposeAddInputs:
-        """Return the same matrices for the same seed, size and type.
+        """Return matrices that depend only on seed, size and type.
 
-        Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
+        Raises :class:`~matmill.errors.ArgumentError` if they do not fit in memory.
         """
         rows, columns, dtype = problem.n, problem.m, problem.dtype
         draw = integers if dtype.numpy.kind == "i" else uniform
@@ -55,11 +55,11 @@ class TransposeAddInputs:
 
     @cached_property
     def expected(self) -> Array:
-        """The sum: made once, for every rung."""
+        """The sum, computed once for all rungs."""
         return exact_sum(self.a, self.b)
 
     def check(self, actual: Array) -> Check:
-        """Return every bit of ``actual`` against the sum: an element that differs is infinitely wrong."""
+        """Compare every bit of ``actual`` with the sum: the error of an element that differs is infinite."""
         wanted = self.expected
         if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
             return Check(ok=False, error_ratio=inf)
@@ -69,7 +69,7 @@ class TransposeAddInputs:
 
 
 def exact_sum(left: Array, right: Array) -> Array:
-    """Add ``left`` and ``right``, rounded once from the exact sum or, of 16-bit floats, from that in float32.
+    """Add ``left`` and ``right``, rounded once from the exact sum or, for 16-bit floats, from the float32 sum.
 
     Integers wrap around. Several threads add blocks, because one operand is transposed in memory.
 
@@ -92,7 +92,7 @@ def exact_sum(left: Array, right: Array) -> Array:
 
 
 class SumsBySize:
-    """The inputs of every sum that the rungs of one run take, each made once."""
+    """The inputs of all sums that the rungs of one run take, each created once."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,1 +1,1 @@
-"""Times work on the GPU: competitors interleaved, and a copy to compare bandwidths with."""
+"""Times work on the GPU: competitors interleaved, and a copy as the reference for bandwidths."""

@@ -1,11 +1,11 @@
-"""Time on the GPU: events around each run, cold L2, settled clocks, competitors interleaved.
+"""Timing on the GPU: events around each run, cold L2, settled clocks, competitors interleaved.
 
 One measurement holds all competitors, because a GPU under a power limit runs 10-20% faster one minute than the next:
 only interleaved times compare. Each round visits the competitors in a fresh random order. Before each timed run a
 buffer much larger than the L2 cache is written, so that no competitor finds its inputs there. The flush also keeps the
 GPU busy while the host enqueues the run, which keeps launch latency out of the time between the events.
 
-Everything here needs a GPU, and none before a :class:`Clock` is made.
+A GPU is needed only when a :class:`Clock` is created.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from matmill.arch import Arch
 from matmill.runtime.gpu import GPU
 
 _LEAST_ROUNDS = 3
-_LONG = 0.1  # seconds: set-up does not matter any more
+_LONG = 0.1  # seconds: from here on set-up does not matter
 _FLUSH_BYTE = 0x5A
-#: Passes over the buffer. One over twice an H200's L2 takes 26 us, less than a framework needs to enqueue a call: seen
-#: on a product of 1024 cubed, which torch.mm appeared to take 129 us for, and takes 65.
+#: Passes over the buffer. One over twice an H200's L2 takes 26 µs, less than a framework needs to enqueue a call:
+#: torch.mm then appeared to take 129 µs for a product of 1024 cubed, and takes 65.
 _FLUSHES = 8
 
 
 @dataclass(frozen=True)
 class StreamHandle:
-    """A CUDA stream by its address; it speaks the ``__cuda_stream__`` protocol."""
+    """A CUDA stream by its handle, with the ``__cuda_stream__`` protocol."""
 
     address: int
 
@@ -40,7 +40,7 @@ class StreamHandle:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one competitor took, in seconds: the median of ``rounds`` runs, the fastest and the slowest."""
+    """The seconds of one competitor: the median of ``rounds`` runs, the fastest and the slowest."""
 
     median: float
     best: float
@@ -50,18 +50,16 @@ class Timing:
 
 @dataclass(frozen=True)
 class Competitor:
-    """One thing to time: ``run`` enqueues it once on the stream it is given and returns without waiting."""
+    """A function to time: ``run`` enqueues it once on a stream and returns without waiting."""
 
     name: str
     run: Callable[[StreamHandle], None]
 
 
 def flush_bytes(arch: Arch, *, cold: bool) -> int:
-    """Return the buffer that a clock on ``arch`` writes before each timed run, eight times over.
+    """Return the bytes of the buffer that a clock on ``arch`` writes before each timed run: 8 L2 caches, or none.
 
-    It is as large as 8 L2 caches, or empty.
-
-    Far more than emptying the cache needs; in the rest of that time the host enqueues the run.
+    Eight passes over it take far longer than emptying the cache needs; the host enqueues the run meanwhile.
     """
     return 8 * arch.l2_bytes if cold else 0
 
@@ -69,13 +67,13 @@ def flush_bytes(arch: Arch, *, cold: bool) -> int:
 class Clock:
     """A stream, a pair of events and a flush buffer on one GPU; use as a context manager.
 
-    ``flush_bytes`` is written before each timed run (see :func:`flush_bytes`); 0 leaves the cache warm, and the run is
-    then made once untimed first, so that the cache holds its own data.
+    ``flush_bytes`` is written before each timed run (see :func:`flush_bytes`); 0 keeps the cache warm: each timed run
+    then follows an untimed one, so that the cache holds its data.
     """
 
     def __init__(self, gpu: GPU, flush_bytes: int) -> None:
         self._gpu = gpu
-        # First, because it may fail, and nothing else needs to be freed yet.
+        # First, because it may fail, and then nothing else must be freed.
         self._scratch = gpu.empty(flush_bytes) if flush_bytes else None
         self._stream = gpu.call("cuStreamCreate", 0)
         self._events = [gpu.call("cuEventCreate", 0), gpu.call("cuEventCreate", 0)]
@@ -96,7 +94,7 @@ class Clock:
         self._gpu.call("cuStreamDestroy", self._stream)
 
     def once(self, run: Callable[[StreamHandle], None]) -> float:
-        """Return seconds that one run takes on the GPU, after a flush."""
+        """Return the seconds of one run on the GPU, after a flush."""
         call = self._gpu.call
         start, stop = self._events
         self._before(run)
@@ -107,7 +105,7 @@ class Clock:
         return float(call("cuEventElapsedTime", start, stop)) / 1e3
 
     def _before(self, run: Callable[[StreamHandle], None]) -> None:
-        """Put the cache into the state that a timed run should find."""
+        """Put the cache into the state for a timed run."""
         if self._scratch is None:
             run(self.stream)
             return
@@ -124,10 +122,10 @@ class Clock:
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Timing]:
-        """Time all competitors interleaved, in one run, and give their timings in the order given.
+        """Time all competitors interleaved, in one run, and return their timings in the same order.
 
-        Each gets as many rounds as fit ``seconds_each`` (between 3 and ``most_rounds``), spread evenly over the whole
-        run. ``settle`` seconds of work come first, so that the clocks have risen and then met their limit.
+        Each gets as many rounds as fit in ``seconds_each`` (between 3 and ``most_rounds``), spread evenly over the
+        whole run. ``settle`` seconds of work come first, so that the clocks have risen and then reached their limit.
         """
         if not competitors:
             return []
@@ -135,7 +133,7 @@ class Clock:
         wanted = [min(most_rounds, max(_LEAST_ROUNDS, int(seconds_each / t))) for t in first]
         self._settle(competitors, first, settle)
         samples: list[list[float]] = [[] for _ in competitors]
-        order = random.Random(seed)  # noqa: S311 — the order of turns, not a secret
+        order = random.Random(seed)  # noqa: S311 — an order, not a secret
         rounds = max(wanted)
         for turn in range(rounds):
             present = [i for i, w in enumerate(wanted) if (turn + 1) * w // rounds > turn * w // rounds]
@@ -147,9 +145,9 @@ class Clock:
         return [Timing(statistics.median(s), min(s), max(s), len(s)) for s in samples]
 
     def _estimate(self, competitor: Competitor) -> float:
-        """Return seconds of a second run, since the first one loads code and sets libraries up.
+        """Return the seconds of a second run, because the first one loads code and sets libraries up.
 
-        Where the first one is long, its time counts.
+        A long first run counts, though.
         """
         first = self.once(competitor.run)
         return max(first if first > _LONG else self.once(competitor.run), 1e-6)

@@ -1,4 +1,4 @@
-"""A long copy by our own kernel: the bandwidth that percentages of moving bytes refer to."""
+"""A long copy by matmill's own kernel: the bandwidth that percentages of moving bytes refer to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from matmill.kernels.probe.stream import COPY, VECTOR, orderly
 from matmill.runtime.gpu import GPU
 
 COPY_NAME = "copy"
-#: The fewest and the most bytes that are read, and written: long beside a launch and the caches, and far from filling
-#: any GPU.
+#: The fewest and the most bytes that are read, and written: long compared with a launch and the caches, and far from
+#: filling any GPU.
 LEAST, MOST = 2**28, 2**31
 
 
 class Copying:
     """Two buffers and the kernel that copies one to the other; a context manager.
 
-    It moves as many bytes as ``moved`` says, half of them read and half written, within :data:`LEAST` and
-    :data:`MOST`; ``nbytes`` is what it does move.
+    It moves ``moved`` bytes, half of them read and half written, clamped to :data:`LEAST` and :data:`MOST`; ``nbytes``
+    is the actual number.
     """
 
     name = COPY_NAME
@@ -34,7 +34,7 @@ class Copying:
         self._binary = compile_source(generate(COPY, F32), gpu.arch.target)
         self._buffers = [gpu.empty(one), gpu.empty(one)]
         source, target = (buffer.pointer(name) for buffer, name in zip(self._buffers, ("read", "written"), strict=True))
-        self._buffers[0].fill_bytes(0x5A)  # memory that nobody wrote may not be backed by pages of its own
+        self._buffers[0].fill_bytes(0x5A)  # unwritten memory may not have pages of its own
         self._launch = COPY.launch(orderly(one // VECTOR), buffers(source, target))
 
     def run(self, stream: StreamHandle) -> None:
@@ -42,7 +42,7 @@ class Copying:
         self._gpu.launch(self._binary, self._launch, stream=stream)
 
     def rate(self, seconds: float) -> float:
-        """Count the bytes per second, read and written, of a copy that takes ``seconds``."""
+        """Return the bytes per second, read and written, of a copy that takes ``seconds``."""
         return self.nbytes / seconds
 
     def __enter__(self) -> Self:
