@@ -1,4 +1,4 @@
-"""The PTX emulator: runs the PTX that NVRTC made of a CUDA C++ kernel, in NumPy, on a machine without a GPU.
+"""The PTX emulator: runs NVRTC's PTX of a CUDA C++ kernel, in NumPy, on a machine without a GPU.
 
 :func:`run` executes a launch on arrays bound in a :class:`Memory`, counts, and reports hazards:
 
@@ -18,8 +18,9 @@ Exact: results of all IEEE operations (each rounds once), memory requests, secto
 class, barriers. Approximate: the .approx functions, which are computed more precisely than by hardware; NaN payloads.
 Not modelled: cycles, cache hits, DRAM bytes, and integer instructions of SASS.
 
-The rooms, low to high: ``arith``, ``memory`` and ``frontend`` (PTX text to a module), ``report``, ``program`` (a module
-to blocks of decoded instructions), ``races``, ``engine`` (what runs them), ``families`` (the instructions), ``run``.
+The packages, low to high: ``arith``, ``memory`` and ``frontend`` (PTX text to a module), ``report``, ``program`` (a
+module to blocks of decoded instructions), ``races``, ``engine`` (what runs them), ``families`` (the instructions),
+``run``.
 """
 
 from __future__ import annotations
@@ -32,5 +33,5 @@ from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
 
-# Families are there for their instructions, which they enter into the table as they are imported.
+# Importing ``families`` registers its instructions in the table.
 __all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]

@@ -1,4 +1,4 @@
-"""Running a launch: parameters, batches of blocks, threads, and the report."""
+"""Runs a launch: parameters, batches of blocks, threads, and the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch, coordinates
 
-# Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
+# Lanes in a batch: rows long enough for NumPy, and registers that nearly fit a core's cache.
 _BATCH_LANES = 4096
 
 
@@ -48,20 +48,19 @@ def run(
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
-    ``races`` looks for unordered accesses. ``late_copies`` lets asynchronous copies and wgmma act as late as their
-    waits allow instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them together,
-    other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python threads, one by
-    default: NumPy lets go of the interpreter only inside its loops, and two threads measured no faster. With races or
-    atomics it is always one, so that results never depend on it. Without ``counters`` the counts of memory traffic
-    stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables, which have their bytes
-    when the launch begins; what the launch leaves in a variable is then stored in its array, where that is writable.
-    ``diverges`` knows the source: of a branch and a barrier, each given by its line and those of the calls that inlined
-    it, whether the barrier is inside of the branch; None where it does not know. With ``own_waits`` the search for
-    races takes a wait for products of wgmma for that of one warp, as PTX has it, and not for its warpgroup's, as Hopper
-    has it.
+    ``races`` detects unordered accesses. ``late_copies`` lets asynchronous copies and wgmma take effect as late as
+    their waits allow, instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them
+    together, other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python
+    threads, one by default: NumPy releases the interpreter lock only inside its loops, and two threads were not faster.
+    With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
+    memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
+    bytes are the variables' initial values, and writable arrays get the final values. ``diverges`` tells from the
+    source whether a barrier is inside a branch, each given by its line and the lines of the calls that inline it; None
+    means unknown. With ``own_waits`` the race detector treats a wait for products of wgmma as one warp's, as in the PTX
+    ISA, instead of its warpgroup's, as on Hopper.
 
-    Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
-    the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
+    Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
+    match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
     """
     module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
@@ -120,14 +119,17 @@ def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counter
     return Report(tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst)
 
 
-# Reading a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
+# Parsing a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
 @lru_cache(maxsize=32)
 def _parsed(text: str) -> Module:
     return parse(text)
 
 
 class _Pool:
-    """Runs batches one after another. One that only spins is set aside, since it may wait for a later one."""
+    """Runs batches one after another.
+
+    A batch with only spinning warps is set aside, since it may wait for a later one.
+    """
 
     def __init__(self, context: LaunchContext, schedule: int) -> None:
         self.context = context
@@ -145,7 +147,7 @@ class _Pool:
         return scheduler
 
     def run(self, batches: list[NDArray[np.int64]]) -> None:
-        """Run them all."""
+        """Run all batches."""
 
         def noted(_kind: str, _flag: int) -> None:
             for machine in self.machines:
@@ -168,7 +170,7 @@ class _Pool:
         self._wake()
 
     def _wake(self) -> bool:
-        """Try the batches that were set aside again; True if one of them got further."""
+        """Resume the batches that were set aside; return True if one of them made progress."""
         moved = False
         for scheduler in list(self.waiting):
             scheduler.machine.progress += 1
@@ -181,7 +183,7 @@ class _Pool:
 
 
 def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog]:
-    """Return what has been counted and found so far."""
+    """Return the counts and hazards so far."""
     program, launch = context.program, context.launch
     tally, hazards = Tally(program), HazardLog()
     for pool in pools:
@@ -209,7 +211,7 @@ def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: in
     )
 
 
-# Why two accesses are a hazard, by its kind.
+# The explanation of a race, by its kind.
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
     "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
@@ -221,7 +223,7 @@ _WHY = {
 def _report_races(
     detector: RaceDetector, program: Program, launch: Launch, space: AddressSpace, hazards: HazardLog
 ) -> None:
-    """Add races as hazards, with the source lines and buffers that they concern."""
+    """Add races as hazards, with their source lines and buffers."""
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
@@ -236,7 +238,7 @@ def _report_races(
         )
         why = _WHY.get(race.kind, "with nothing that orders them")
         if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
-            # The usual mistake where a kernel has fences: the block that reads has none behind its atomic.
+            # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
             why += " (a block that passes on data and the one that takes it up each need a fence)"
         message = f"{launch.kernel}: {where}: {one} and {two}, {why}"
         hazards.add(

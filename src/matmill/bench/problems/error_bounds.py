@@ -73,8 +73,8 @@ def float16_sums(size: Array, k: int) -> Array:
     """Return the largest additional error of tensor-core sums in float16.
 
     ``size`` is |A| @ |B|. Every instruction rounds the running sum, at most k / 8 times (m16n8k8), each time by at most
-    half a unit in the last place of |A| |B|, which bounds the running sum; by 2^-25 below the normal numbers. Later
-    roundings enlarge earlier errors: (1 + u)^(k / 8).
+    half an ulp of |A| |B|, which bounds the running sum; by 2^-25 below the normal numbers. Later roundings enlarge
+    earlier errors: (1 + u)^(k / 8).
 
     >>> float(float16_sums(np.array(1.0), 8)) == 2.0**-11 * (1 + 2.0**-11) + 2.0**-25 * (1 + 2.0**-11)
     True

@@ -1,1 +1,1 @@
-"""IEEE arithmetic on rows: sums, products and FMAs that round once, in the direction asked for."""
+"""IEEE arithmetic on rows: sums, products and FMAs that round once, in a given direction."""

@@ -1,4 +1,4 @@
-"""What memory holds after an atomic operation: of single lanes, and of the elements of a bulk reduction.
+"""The results of atomic operations in memory, for single lanes and for the elements of a bulk reduction.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: atom" and "Bulk copy: cp.reduce.async.bulk".
 """
@@ -20,7 +20,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "xor": np.bitwise_xor,
 }  # fmt: skip
 
-#: NumPy's types of the elements that bulk reductions take. "f32.ftz" flushes subnormals to zero.
+#: NumPy's types of the elements of bulk reductions. "f32.ftz" flushes subnormals to zero.
 REDUCED = {
     "u32": "u4", "s32": "i4", "b32": "u4", "u64": "u8", "s64": "i8", "b64": "u8", "f16": "f2", "bf16": "u2",
     "f32": "f4", "f32.ftz": "f4", "f64": "f8",
@@ -41,7 +41,7 @@ _SHARED = {
 
 
 def combine(operation: str, old: Row, b: Row, c: Row | None = None) -> Row:
-    """Return what memory holds after one atomic operation on ``old``."""
+    """Return the new value of memory after one atomic operation on ``old``."""
     if operation in UFUNCS:
         return np.asarray(UFUNCS[operation](old, b))
     if operation == "exch":
@@ -55,7 +55,7 @@ def combine(operation: str, old: Row, b: Row, c: Row | None = None) -> Row:
 
 
 def check_reduction(operation: str, kind: str, *, shared: bool = False) -> None:
-    """Raise ``ArgumentError`` for a bulk reduction that PTX does not have, into global or into shared memory."""
+    """Raise ``ArgumentError`` for a bulk reduction to global or shared memory that PTX lacks."""
     known = _SHARED if shared else _GLOBAL
     if kind not in known.get(operation, ()):
         raise ArgumentError(
@@ -67,7 +67,7 @@ def check_reduction(operation: str, kind: str, *, shared: bool = False) -> None:
 
 
 def reduced(operation: str, kind: str, old: Row, values: Row) -> Row:
-    """Return elements of a bulk reduction afterwards; ``old`` and ``values`` have the type ``REDUCED[kind]``."""
+    """Return the new elements after a bulk reduction; ``old`` and ``values`` have the type ``REDUCED[kind]``."""
     if kind == "bf16":
         return f32_to_bf16(np.asarray(combine(operation, bf16_to_f32(old), bf16_to_f32(values)), np.float32))
     if kind == "f32.ftz":

@@ -1,4 +1,4 @@
-"""bfloat16, for which NumPy has no type: rows of 16-bit patterns, widened to float32 and rounded back."""
+"""bfloat16, which NumPy lacks: rows of 16-bit patterns, widened to float32 and rounded back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def f32_to_bf16(row: Row) -> Row:
 def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
     """Convert float64 values rounded to odd to bfloat16, rounded once.
 
-    The float32 between them is rounded to odd too.
+    The intermediate float32 is rounded to odd too.
     """
     wide = np.atleast_1d(wide)
     near = wide.astype(np.float32)
@@ -33,7 +33,7 @@ def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
     odd = (error != 0) & (bits & np.uint32(1) == 0)
     away = (error > 0) != np.signbit(near)
     bits = np.where(odd, np.where(away, bits + np.uint32(1), bits - np.uint32(1)), bits)
-    # Beyond float32 the largest float32, which is odd, and which rounds on to infinity where the mode says so.
+    # Beyond float32's range it is the largest float32, which is odd, and is rounded to infinity if the mode requires.
     bits = np.where(np.isinf(near) & np.isfinite(wide), bits - np.uint32(1), bits)
     if mode == "rn":
         return f32_to_bf16(bits.view(np.float32))

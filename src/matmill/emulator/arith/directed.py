@@ -1,7 +1,7 @@
-"""float64 arithmetic rounded toward zero, down or up: the nearest value, moved by the sign of what it lacks.
+"""float64 arithmetic rounded toward zero, down or up: the nearest value, adjusted by the sign of its error.
 
-What the nearest value lacks is computed with error-free transformations; where exponents are not moderate and products
-would overflow or lose bits below the subnormals, on significands. IEEE 754 (2019), sections 4.3.2 and 6.3.
+The error of the nearest value is computed with error-free transformations, or on significands if exponents are so
+extreme that products would overflow or lose bits below the subnormals. IEEE 754 (2019), sections 4.3.2 and 6.3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HIGH, _LOW = 2.0**500, 2.0**-400
 
 
 def _moderate(*rows: Row) -> Row:
-    """Say where all of these are zero or of an exponent whose products can be split without loss."""
+    """Return where all operands are zero or have exponents whose products can be split without loss."""
     fine = np.ones(np.broadcast_shapes(*(np.shape(r) for r in rows)), np.bool_)
     for row in rows:
         size = np.abs(row)
@@ -26,7 +26,7 @@ def _moderate(*rows: Row) -> Row:
 
 
 def _settle(nearest: Row, error: Row, operands: tuple[Row, ...], lack: Callable[..., Row], mode: str) -> Row:
-    """Round ``nearest`` on in ``mode``; ``lack(nearest, *operands)`` has the sign of what lanes at the limits lack."""
+    """Adjust ``nearest`` to ``mode``; ``lack(nearest, *operands)`` has the sign of the error of extreme lanes."""
     finite = np.ones(nearest.shape, np.bool_)
     for row in operands:
         finite &= np.isfinite(row)
@@ -34,13 +34,13 @@ def _settle(nearest: Row, error: Row, operands: tuple[Row, ...], lack: Callable[
     lanes = finite & np.isfinite(nearest) & ~_moderate(nearest, *operands)
     if lanes.any():
         error[lanes] = lack(*(np.broadcast_to(row, nearest.shape)[lanes] for row in (nearest, *operands)))
-    # An overflow: the exact value is finite, so nearer to zero.
+    # In an overflow the exact value is finite, so nearer to zero.
     error = np.where(finite & np.isinf(nearest), -np.sign(nearest), error)
     return exact.directed(nearest, error, mode)
 
 
 def signed_zero(result: Row, a: Row, b: Row, mode: str) -> Row:
-    """Return the sum of ``a`` and ``b`` rounded to ``result``, with the sign that a zero has: -0 when rounding down."""
+    """Return ``result``, the rounded sum of ``a`` and ``b``, with the sign of a zero: -0 when rounding down."""
     if mode != "rm":
         return result
     plus = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
@@ -64,7 +64,7 @@ def quotient(a: Row, b: Row, mode: str) -> Row:
     """Return ``a / b``."""
     nearest = np.asarray(a / b)
     p, e = exact.two_product(nearest, np.broadcast_to(b, nearest.shape))
-    # A divisor of zero gives an exact infinity: no finite operand, as it were.
+    # A divisor of zero gives an exact infinity, as operands that are not finite do.
     divisor = np.where(b == 0, np.inf, b)
     error = ((a - p) - e) * np.sign(b)
     return _settle(nearest, error, (a, divisor), lambda q, x, y: fma64.residual(-q, y, x) * np.sign(y), mode)

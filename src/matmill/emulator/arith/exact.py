@@ -1,10 +1,10 @@
-"""Floating-point arithmetic that rounds once, in the direction asked for, on rows of lanes.
+"""Floating-point arithmetic that rounds once, in a given direction, on rows of lanes.
 
-A float32 FMA goes through float64: the product of two 24-bit significands is exact in 53 bits, and the
-sum, rounded to 53 bits and then to 24, is wrong only where the first rounding hits a midpoint of the second or the
-result is subnormal in float32. Both are rare, cheap to detect, and corrected by rounding the sum to odd.
+A float32 FMA uses float64: the product of two 24-bit significands is exact in 53 bits, and the sum, rounded to 53 bits
+and then to 24, is wrong only if the first rounding hits a midpoint of the second, or if the result is subnormal in
+float32. Both are rare, cheap to detect, and corrected by rounding the sum to odd.
 
-float64 has no wider type to go through: see fma64.py.
+float64 has no wider type: see fma64.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from matmill.emulator.arith.row import Row
 F4 = NDArray[np.float32]
 F8 = NDArray[np.float64]
 
-# The 29 bits that float64 has beyond float32, and their value at a midpoint.
+# The 29 bits of float64 beyond float32, and their value at a midpoint.
 LOW_BITS = np.uint64((1 << 29) - 1)
 MIDPOINT = np.uint64(1 << 28)
 _ONE = np.uint64(1)
@@ -49,7 +49,7 @@ def two_product(a: Row, b: Row) -> tuple[Row, Row]:
 
 
 def to_odd(s: Row, error: Row) -> F8:
-    """Return ``s + error`` rounded to odd, ready for a second rounding; ``s`` is its rounding to nearest."""
+    """Return ``s + error`` rounded to odd, ready for a second rounding; ``s`` is that sum rounded to nearest."""
     bits = np.array(s, np.float64, ndmin=1).view(np.uint64)
     inexact = (error != 0) & np.isfinite(error) & np.isfinite(s) & (bits & _ONE == 0)
     away = (error > 0) != np.signbit(s)
@@ -66,14 +66,14 @@ def sum_to_odd(a: Row, b: Row) -> F8:
 def fma32_wide(a: Row, b: Row, c: Row) -> F8:
     """Return ``a * b + c`` of float32 (or narrower) values as float64 rounded to odd.
 
-    Any narrower rounding is then exact.
+    Any narrower rounding of it is then correct.
     """
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     return sum_to_odd(product, np.asarray(c, np.float64))
 
 
 def product_wide(a: Row, b: Row) -> F8:
-    """Return ``a * b`` of float32 (or narrower) values, which float64 holds."""
+    """Return ``a * b`` of float32 (or narrower) values, which is exact in float64."""
     return np.asarray(np.multiply(a, b, dtype=np.float64))
 
 
@@ -86,7 +86,7 @@ def quotient_wide(a: Row, b: Row) -> F8:
 
 
 def directed(s: Row, error: Row, mode: str) -> Row:
-    """Move ``s``, a sum or product rounded to nearest with this ``error``, to the rounding ``mode``: rz, rm or rp."""
+    """Adjust ``s``, a sum or product rounded to nearest with this ``error``, to the rounding ``mode``: rz, rm or rp."""
     down = np.nextafter(s, np.array(-np.inf, s.dtype))
     up = np.nextafter(s, np.array(np.inf, s.dtype))
     too_high = error < 0
@@ -109,13 +109,13 @@ def narrow(wide: F8, dtype: type[np.floating[Any]], mode: str) -> Row:
 
 
 class Buffers:
-    """Scratch arrays that the instructions of one machine share, since only one of them runs at a time."""
+    """Scratch arrays that all instructions of one machine share, since only one runs at a time."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Row] = {}
 
     def take(self, name: str, dtype: str, elements: int) -> Row:
-        """Return at least ``elements`` elements, flat; the contents are anything."""
+        """Return at least ``elements`` elements, flat, with arbitrary contents."""
         have = self._arrays.get(name)
         if have is None or len(have) < elements:
             have = self._arrays[name] = np.empty(elements, dtype)
@@ -149,7 +149,7 @@ class Fused32:
 
 
 def repair_midpoints(s: F8, hit: NDArray[np.bool_], a: Row, b: Row, c: Row) -> None:
-    """Round to odd the sums ``a * b + c`` in ``s`` where ``hit``; operands broadcast against ``s``."""
+    """Round those sums ``a * b + c`` in ``s`` to odd where ``hit``; operands broadcast against ``s``."""
     a, b, c = (np.broadcast_to(x, s.shape)[hit] for x in (a, b, c))
     s[hit] = fma32_wide(a, b, c)
 
@@ -166,8 +166,8 @@ def flushed(
 ) -> Callable[..., object]:
     """Return ``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``).
 
-    ``exactly`` computes what ``call`` rounds in ``mode``: for operations whose result may be rounded up to the smallest
-    normal number, see :func:`is_tiny`. Sums cannot: below it they are exact.
+    ``exactly`` computes the value that ``call`` rounds in ``mode``. It is needed for operations whose result may be
+    rounded up to the smallest normal number (see :func:`is_tiny`). Sums cannot be: below it they are exact.
     """
 
     def wrapped(*rows: Row) -> None:
@@ -180,7 +180,7 @@ def flushed(
 
 
 def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
-    """Do as :func:`flush`, and flush too where ``result`` is the smallest normal number, but ``exactly()`` is tiny."""
+    """Flush as :func:`flush` does, and also the smallest normal number in ``result`` if ``exactly()`` is tiny."""
     smallest = _MIN_NORMAL.get(result.dtype.str[1:])
     if smallest is None:
         return result
@@ -192,13 +192,13 @@ def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
 
 
 def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bool_]:
-    """Say where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
+    """Return where exact results, as float64 rounded to odd, count as subnormal, i.e. below the smallest normal number.
 
     GPUs test after rounding to ``dtype``'s bits in ``mode``, as if exponents were unbounded. So 2**-126 (1 - 2**-24) is
     flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
     (IEEE 754, section 7.5; measured on an H200: docs/emulator.md).
     """
-    # Times 256 nothing near that number is subnormal.
+    # Multiplied by 256, nothing near that number is subnormal.
     smallest = 256.0 * float(np.finfo(dtype).smallest_normal)
     return np.asarray(np.abs(narrow(wide * 256.0, dtype, mode)) < smallest)
 
@@ -215,10 +215,10 @@ def flush(row: Row) -> Row:
 
 
 def unit(row: Row) -> Row:
-    """Clamp values to [0, 1], where NaN and -0 become +0 (``.sat``)."""
+    """Clamp values to [0, 1]; NaN and -0 become +0 (``.sat``)."""
     return np.asarray(np.where(row > 0, np.minimum(row, row.dtype.type(1)), row.dtype.type(0)))
 
 
 def not_negative(row: Row) -> Row:
-    """Replace negative values and -0 by +0; NaN stays (``.relu``)."""
+    """Replace negative values and -0 by +0; NaN remains (``.relu``)."""
     return np.where(row <= 0, row.dtype.type(0), row)

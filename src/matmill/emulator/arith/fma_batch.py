@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.exact import LOW_BITS, MIDPOINT, Buffers, repair_midpoints, repair_subnormals
 from matmill.emulator.arith.row import Row
 
-# Elements per piece of a batch: with its float64 products and their bits this stays within a core's second-level cache.
+# Elements per piece of a batch: its float64 products and their bits stay in a core's second-level cache.
 _PIECE = 32768
 
 
 def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return row numbers as runs of consecutive ones: (index in the list, first row, length).
+    """Split row numbers into runs of consecutive ones: (index in the list, first row, length).
 
     >>> runs([4, 5, 6, 9])
     [(0, 4, 3), (3, 9, 1)]
@@ -34,7 +34,7 @@ def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
 class BatchRows:
     """The rows that a batch reads and writes, in the order of its instructions.
 
-    ``outer`` holds the rows of the factors of an outer product, whose second factor changes fastest.
+    ``outer`` has the rows of the factors of an outer product, whose second factor changes fastest.
     """
 
     left: list[int]
@@ -46,7 +46,7 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows of a batch, with views prepared: factors, products (also as bits), and rows to add and to store."""
+    """Some rows of a batch, with prepared views: factors, products (also as bits), and rows to add and to store."""
 
     a: Row
     b: Row
@@ -63,8 +63,8 @@ class _Piece:
 class FusedBatch:
     """``sums = left * right + addends`` over rows of ``file`` (float32[rows, lanes]), each rounded once.
 
-    The factors are read before any sum is written, and sums are written in the order of the instructions. Whoever makes
-    the batch ensures that no instruction reads what another one writes.
+    The factors are read before any sum is written, and sums are written in the order of the instructions. The creator
+    of the batch ensures that no instruction reads another one's result.
     """
 
     def __init__(self, file: NDArray[np.float32], rows: BatchRows, buffers: Buffers, underflow: list[bool]) -> None:

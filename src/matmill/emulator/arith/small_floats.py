@@ -15,9 +15,9 @@ from matmill.emulator.arith.row import Row
 
 @dataclass(frozen=True, eq=False)
 class SmallFloat:
-    """A format: what its bit patterns are worth (float32[2**bits]), the largest number's, NaN's, and the sign.
+    """A format: the values of its bit patterns (float32[2**bits]), and the patterns of largest number, NaN and sign.
 
-    Formats without NaN have the largest number there, as conversions do.
+    Formats without NaN have the largest number in its place, as conversions do.
     """
 
     values: Row
@@ -28,15 +28,14 @@ class SmallFloat:
     def narrowed(self, row: Row, mode: str = "rn", *, relu: bool = False) -> Row:
         """Round floats to nearest even ("rn") or toward zero ("rz"), as bit patterns (uint8).
 
-        What is too large, infinity among it, becomes the largest number (.satfinite). With ``relu`` negative numbers
-        are +0.
+        Larger numbers, and infinity, become the largest number (.satfinite). With ``relu`` negative numbers become +0.
         """
         numbers, size = self.values[: self.largest + 1], np.abs(row)
         if mode == "rz":
             index = np.searchsorted(numbers, size, side="right") - 1
         else:
             halfway = (numbers[:-1] + numbers[1:]) / 2
-            # The number of those that are below it; one that it meets goes to an even pattern.
+            # The index counts the patterns below; a tie goes to the even pattern.
             index = np.searchsorted(halfway, size)
             met = (index < self.largest) & (size == halfway[np.minimum(index, self.largest - 1)])
             index = index + (met & (index & 1 == 1))
@@ -48,7 +47,7 @@ class SmallFloat:
 def _format(
     exponent_bits: int, fraction_bits: int, largest: int, nan: int | None = None, *, infinite: bool = False
 ) -> SmallFloat:
-    """Return a format with a sign, an exponent and a fraction, and perhaps an infinity behind the largest number."""
+    """Return a format with a sign, an exponent and a fraction, and maybe an infinity after the largest number."""
     bits = np.arange(1 << (1 + exponent_bits + fraction_bits))
     sign = len(bits) // 2
     magnitude = bits % sign
@@ -95,11 +94,11 @@ def e8m0_to_f32(row: Row) -> Row:
 def f32_to_e8m0(row: Row, mode: str, *, satfinite: bool) -> Row:
     """Return the exponents of float32 numbers, rounded down ("rz") or up ("rp"), whatever their signs; NaN is 0xff.
 
-    Infinity is NaN too, or with ``satfinite`` the largest number.
+    Infinity becomes NaN, or with ``satfinite`` the largest number.
     """
     bits = np.abs(row).view(np.uint32)
     exponent = bits >> np.uint32(23)
     if mode == "rp":
-        # Nothing is below 2**-127, which is a subnormal number of float32.
+        # Nothing is below 2**-127, which is a subnormal float32.
         exponent += (bits & np.uint32(0x7FFFFF) != 0) & (bits > np.uint32(1 << 22)) & (exponent < 0xFF)
     return np.where(satfinite & (exponent == 0xFF) & ~np.isnan(row), 0xFE, exponent).astype(np.uint8)

@@ -1,6 +1,6 @@
-"""What tensor cores compute, bit for bit: terms aligned to the largest exponent, truncated, summed, truncated again.
+"""The arithmetic of tensor cores, bit for bit: terms are aligned to the largest exponent, truncated and summed.
 
-A group of products is added to C at once; longer sums take group after group in the order of k. Of one group
+A group of products is added to C at once; longer sums add group after group in the order of k. In a group
 
 1. the exponent of a product is the sum of its factors' exponents, also where their significands' product is 2 or more;
    a subnormal factor has the least exponent of its format, a zero none;
@@ -38,31 +38,33 @@ _LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32"
 #: Formats of 8 bits.
 BYTES = {"e4m3", "e5m2"}
 _HOPPER = 90
-# What stands for the exponents of zeros, and of infinities and NaN: added to any other it stays apart from numbers'.
+# Substitutes for the exponents of zeros, and of infinities and NaN: added to any other exponent they remain outside the
+# range of numbers.
 _ZERO, _SPECIAL = np.int16(-2000), np.int16(8000)
 _NO_NUMBER = -1000
-# For E between these, float32 holds each term exactly unless it is truncated to 0, and the quantum as a normal number.
+# If E is between these, float32 represents each term exactly unless it is truncated to 0, and the quantum as a normal
+# number.
 _LOWEST, _HIGHEST = -101, 126
-# A truncated product is below 2**27 quanta, so 32 bits hold the sum of this many.
+# A truncated product is below 2**27 quanta, so that 32 bits hold the sum of this many.
 _SUMMED = 16
-# What float16 rounds to 0, at most.
+# The largest number that float16 rounds to 0.
 _HALF_ZERO = 2.0**-25
 #: The NaN of tensor cores, and of sums on a GPU.
 NAN: dict[type[np.floating[Any]], np.generic] = {
     np.float16: np.uint16(0x7FFF).view(np.float16),
     np.float32: np.uint32(0x7FFFFFFF).view(np.float32),
 }
-# Products of a piece: with their exponents and truncated values they stay within a core's second-level cache.
+# Products of a piece: with their exponents and truncated values they stay in a core's second-level cache.
 _PIECE = 131072
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How tensor cores add products of one format to C of another.
+    """The addition of products of one format to C of another.
 
     ``group`` products are added at once. ``kept`` bits below the largest exponent count, which is at least ``floor``.
-    ``least`` and ``least_sum`` are the least exponents of normal factors, and of normal C. D is float16, rounded to
-    nearest even, where ``half``; else float32, truncated to ``fraction`` bits.
+    ``least`` and ``least_sum`` are the least exponents of normal factors, and of normal C. With ``half`` D is float16,
+    rounded to nearest even; else float32, truncated to ``fraction`` bits.
     """
 
     group: int
@@ -77,7 +79,7 @@ class Rule:
 def rule_of(target: str, factors: str, sums: str) -> Rule:
     """Return the rule of a target such as "sm_90a" for factors of f16, bf16, tf32, e4m3 or e5m2 and sums of f32 or f16.
 
-    8-bit factors have Hopper's rule everywhere, and GPUs after Hopper have Hopper's.
+    8-bit factors have Hopper's rule everywhere, and later GPUs have Hopper's rules.
     """
     match = re.match(r"sm_(\d+)", target)
     hopper = match is None or int(match[1]) >= _HOPPER or factors in BYTES
@@ -92,33 +94,33 @@ def rule_of(target: str, factors: str, sums: str) -> Rule:
 
 
 class Factor(NamedTuple):
-    """A or B: values as float32[k, ...], and their exponents (int16) as the fast path wants them."""
+    """A or B: values as float32[k, ...], and their exponents (int16) for the fast path."""
 
     values: F4
     exponents: I2
 
     def part(self, k: slice, rows: slice) -> Factor:
-        """Return some of k, and some rows of the axis after it, unless that is broadcast."""
+        """Return a slice of k, and of the axis after it, unless that is broadcast."""
         where = (k, slice(None) if self.values.shape[1] == 1 else rows)
         return Factor(self.values[where], self.exponents[where])
 
 
 class TensorCore:
-    """Tensor cores that add as ``rule`` says, for any number of products."""
+    """Tensor cores that add by ``rule``, for any number of products."""
 
     def __init__(self, rule: Rule, buffers: Buffers) -> None:
         self.rule = rule
         self.buffers = buffers
 
     def factor(self, values: F4) -> Factor:
-        """Return A or B from float32[k, ...] that hold values of the factors' format."""
+        """Return A or B for float32[k, ...] with values of the factors' format."""
         return Factor(values, _exponents(values, self.rule.least))
 
     def add(self, a: Factor, b: Factor, sums: Row) -> None:
         """Add the products of ``a`` and ``b``, summed over k, to ``sums`` in place.
 
         The factors broadcast against each other; ``sums`` has their common shape without k and is float32, or float16
-        where the rule says so. Fast where the last axes are long and none of them is broadcast.
+        if the rule says so. It is fast if the last axes are long and none of them is broadcast.
         """
         k, *shape = np.broadcast_shapes(a.values.shape, b.values.shape)
         group = min(self.rule.group, k)
@@ -142,7 +144,7 @@ class TensorCore:
         if outside.any():
             left, right = (np.broadcast_to(x.values, (k, *shape))[:, outside].astype(np.float64) for x in (a, b))
             exact = aligned_sum(left, right, sums[outside].astype(np.float64), rule)
-        # The exponent in its place in float32: what makes the quantum and its inverse of it.
+        # The exponent at its position in float32, from which the quantum and its inverse are made.
         power = np.minimum(np.maximum(largest, max(_LOWEST, rule.floor)), _HIGHEST).astype(np.int32) << 23
         np.multiply(a.values, b.values, out=terms[:k])
         np.multiply(terms, (((127 + rule.kept) << 23) - power).view(np.float32), out=terms)
@@ -167,9 +169,9 @@ class TensorCore:
 
 
 def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
-    """Return ``c`` (float64[n]) and one group of products ``a * b`` (float64[k, n] each), of any values.
+    """Return ``c`` (float64[n]) plus one group of products ``a * b`` (float64[k, n] each), for any values.
 
-    This is the rule as it is.
+    This is the rule itself, without optimisation.
     """
     products = a * b
     special = products.sum(axis=0) + c
@@ -188,12 +190,12 @@ def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
 
 
 def _exponent(x: F8, least: int) -> NDArray[np.int32]:
-    """Return ``floor(log2 |x|)``, at least ``least``; anything for what is 0 or no number."""
+    """Return ``floor(log2 |x|)``, at least ``least``; arbitrary for 0 and non-finite values."""
     return np.asarray(np.maximum(np.frexp(x)[1] - 1, least), np.int32)
 
 
 def _exponents(x: F4, least: int) -> I2:
-    """Return the exponents of float32 values, at least ``least``; ``_ZERO`` and ``_SPECIAL`` where there is none."""
+    """Return the exponents of float32 values, at least ``least``; ``_ZERO`` and ``_SPECIAL`` for values without one."""
     size = np.abs(x)
     biased = (size.view(np.int32) >> 23).astype(np.int16)
     exponents: I2 = np.maximum(biased, np.int16(least + 127)) - np.int16(127)

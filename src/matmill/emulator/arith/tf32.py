@@ -15,8 +15,8 @@ def to_tf32(row: Row, rounding: str) -> NDArray[np.uint32]:
 
     The result has at least one dimension.
 
-    .rna is no instruction of its own on sm_90: ptxas adds and masks, so that NaN loses low bits like any number, and a
-    NaN that has no others becomes infinity. With the others NaN becomes 0x7fffffff.
+    .rna is not a separate instruction on sm_90: ptxas adds and masks, so that NaN loses low bits like any number, and a
+    NaN with no higher bits becomes infinity. With the other modes NaN becomes 0x7fffffff.
     """
     bits = np.atleast_1d(row).view(np.uint32)
     if rounding == "rna":

@@ -1,1 +1,1 @@
-"""Running a program: registers and shared memory of some thread blocks, their warps, and the accesses they make."""
+"""Runs a program: registers and shared memory of some thread blocks, their warps, and their accesses."""

@@ -1,8 +1,8 @@
-"""The lanes that a block of code works on.
+"""The lanes that a block of code runs on.
 
 The lanes of a batch of blocks are ordered (warp in block, block, lane in warp), so that one warp of every block is a
-contiguous slice and a whole batch is one too. Code bound to a slice works in place. Code for any other choice of warps,
-or for warps of which some lanes are elsewhere, works on a copy in scratch rows.
+contiguous slice, as is the whole batch. Code bound to a slice runs in place. Code for other sets of warps, or for warps
+with diverged lanes, runs on a copy in scratch rows.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ class Geometry:
         self.exists = self.thread < threads
         block_of = np.repeat(self.block_of_warp, LANES)
         self.bases = {"shared": block_of * shared_stride, "local": np.arange(self.columns) * local_stride}
-        # Set for each batch: the number in the grid of each block of the batch.
+        # The number in the grid of each block of the batch; set for each batch.
         self.block_ids = np.arange(blocks)
 
     def thread_name(self, column: int) -> str:
-        """Return a thread in words: "thread (1, 0, 0) of block (7, 0, 0)"."""
+        """Format a thread: "thread (1, 0, 0) of block (7, 0, 0)"."""
         thread = coordinates(int(self.thread[column]), self.block)
         return f"thread {thread} of {self.block_name(int(self.block_of_warp[column // LANES]))}"
 
     def block_name(self, block: int) -> str:
-        """Return a block of the batch in words: "block (7, 0, 0)"."""
+        """Format a block of the batch: "block (7, 0, 0)"."""
         return f"block {coordinates(int(self.block_ids[block]), self.grid)}"
 
     def warp_name(self, warp: int) -> str:
-        """Return a warp of the batch in words: "warp 3 of block (7, 0, 0)"."""
+        """Format a warp of the batch: "warp 3 of block (7, 0, 0)"."""
         return f"warp {int(self.warp_in_block[warp])} of {self.block_name(int(self.block_of_warp[warp]))}"
 
 
 class Lanes:
-    """The lanes that bound code works on. ``active`` is None where all of them take part.
+    """The lanes that bound code runs on. ``active`` is None if all of them take part.
 
-    ``version`` changes whenever the lanes do (in scratch rows) or shared memory was emptied: what was remembered about
-    addresses is then void. ``rows`` are registers as rows of these lanes, by the kind that they are seen as.
+    ``version`` changes whenever the lanes change (in scratch rows) or shared memory was cleared: cached address data
+    are then invalid. ``rows`` are registers as rows of these lanes, by the kind as which they are viewed.
     """
 
     def __init__(self, geometry: Geometry, warps: NDArray[np.int64], *, scratch: bool) -> None:
@@ -77,7 +77,7 @@ class Lanes:
         self.renew()
 
     def renew(self) -> None:
-        """Void what was remembered: another batch runs."""
+        """Invalidate cached data: another batch runs."""
         geometry = self.geometry
         self.warp_ids = (
             geometry.block_ids[geometry.block_of_warp[self.warps]] * geometry.warps + geometry.warp_in_block[self.warps]
@@ -86,7 +86,7 @@ class Lanes:
         self.version += 1
 
     def choose(self, warps: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
-        """Take other lanes (scratch rows only): ``active`` is bool[warps, 32]."""
+        """Choose other lanes (scratch rows only): ``active`` is bool[warps, 32]."""
         if self.active is None:
             return
         flat = active.reshape(-1)
@@ -97,7 +97,7 @@ class Lanes:
         self.active[...] = flat
 
     def base(self, kind: str) -> Row | None:
-        """Say where each lane's own part of a region begins, in bytes; None where all lanes share one."""
+        """Return the offset in bytes of each lane's own part of a region, or None if all lanes share the region."""
         if kind not in self.geometry.bases:
             return None
         if kind not in self._bases:
@@ -105,11 +105,11 @@ class Lanes:
         return self._bases[kind]
 
     def active_warps(self) -> NDArray[np.bool_]:
-        """Return bool[warps, 32]: who takes part."""
+        """Return the lanes that take part: bool[warps, 32]."""
         if self.active is None:
             return np.ones((self.warp_count, LANES), np.bool_)
         return self.active.reshape(-1, LANES)
 
     def thread_name(self, lane: int) -> str:
-        """Return the thread at one of these lanes, for messages."""
+        """Format the thread at one of these lanes, for messages."""
         return self.geometry.thread_name(int(self.columns[lane]))

@@ -1,4 +1,4 @@
-"""What instructions on memory share: their state spaces, cache hints and address operands."""
+"""The part that instructions on memory share: their state spaces, cache hints and address operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HINTS = (
 
 
 def memory_modifiers(i: Instruction) -> tuple[Modifiers, str]:
-    """Return the modifiers without hints, and the state space ("generic" where none is named)."""
+    """Return the modifiers without hints, and the state space ("generic" by default)."""
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
     m = Modifiers(i, *HINTS, *hints)
     return m, m.pick(SPACES, "generic").split("::", maxsplit=1)[0]
@@ -48,7 +48,7 @@ def handle_of(i: Instruction, operand: Operand) -> Address:
 
 
 def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) -> list[Operand]:
-    """Return the layer, 0 where the geometry ("2d", "a2d") has none, and the ``count`` coordinates behind it."""
+    """Return the layer, 0 for a geometry ("2d", "a2d") without one, and the ``count`` coordinates after it."""
     if len(address.extra) != 1:
         raise i.unsupported("a sampler of its own")
     rows, layers = scalars(address.extra[0]), int(geometry.startswith("a"))
@@ -59,5 +59,5 @@ def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) 
 
 
 def base_registers(*addresses: Address) -> tuple[Register, ...]:
-    """Return the registers that addresses are made of."""
+    """Return the registers in addresses."""
     return tuple(registers(a.base for a in addresses))

@@ -99,7 +99,7 @@ def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
 
 
 class Atomic:
-    """An atomic operation bound to a site."""
+    """An atomic operation bound to lanes."""
 
     def __init__(self, access: Access, operation: str, word: np.dtype[Any], lane_kind: str, operands: int) -> None:
         self.access = access
@@ -109,7 +109,7 @@ class Atomic:
         self.operands = operands
 
     def __call__(self, *rows: Row) -> None:
-        """Update memory and put the old values into the result row, if there is one."""
+        """Update memory and store the old values in the result row, if there is one."""
         access = self.access
         if not access.locate():
             return
@@ -117,7 +117,7 @@ class Atomic:
         count = access.addresses.lanes.count
         values = tuple(np.broadcast_to(v, count) for v in values)
         for piece in access.pieces:
-            # An exchange is how locks and flags get their first value.
+            # An exchange often sets the first value of a lock or flag.
             if self.operation != "exch":
                 check_written(access, piece, 1)
             lanes = np.arange(count) if piece.mask is None else np.flatnonzero(piece.mask)
@@ -135,7 +135,7 @@ class Atomic:
         rank = np.empty(len(lanes), np.int64)
         rank[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))
         changed = False
-        # PTX ISA, "atom": sums of .f32 in global memory flush subnormals, those in shared memory do not.
+        # PTX ISA, "atom": .f32 sums in global memory flush subnormals, those in shared memory do not.
         flushing = self.operation == "add" and self.lane_kind == "f4" and piece.region.kind == "global"
         for number in range(int(rank.max()) + 1 if len(lanes) else 0):
             now = rank == number

@@ -1,7 +1,7 @@
 """Barriers, fences and waits: bar, barrier, membar, fence, griddepcontrol, nanosleep, trap.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, since each access is
-performed at once; the race detector records them.
+PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values, since each access takes
+effect at once; the race detector records them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def barrier(i: Instruction) -> Action:
 
 @instructions("membar", "fence")
 def fence(i: Instruction) -> Action:
-    """Bind orders memory, which the emulator accesses in one order only: for the race detector alone."""
+    """Bind fences, which only the race detector needs: the emulator accesses memory in program order."""
     if "tensormap::generic" in i.modifiers and "acquire" in i.modifiers:
         return acquire_map(i)
     ordering = fence_ordering(i)
@@ -81,13 +81,16 @@ def fence(i: Instruction) -> Action:
 
 @instructions("nanosleep")
 def delay(i: Instruction) -> Action:
-    """Bind nothing to do: the emulator has no time."""
+    """Bind a delay, which does nothing: the emulator has no time."""
     return Action(i, call=_nothing, tally="control")
 
 
 @instructions("griddepcontrol")
 def launch_order(i: Instruction) -> Action:
-    """Bind launches follow each other here; whether dependent ones wait, and soon enough, is checked."""
+    """Bind griddepcontrol.
+
+    Launches run one after another; the emulator checks that dependent ones wait, and early enough.
+    """
     m = Modifiers(i)
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()

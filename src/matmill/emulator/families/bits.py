@@ -37,7 +37,7 @@ def invert(i: Instruction) -> Action:
 
 
 def is_zero(a: Row, out: Row) -> None:
-    """Compute cnot: 1 where the source is 0."""
+    """Compute cnot: 1 if the source is 0, else 0."""
     out[...] = a == 0
 
 
@@ -53,7 +53,7 @@ def logical_not(i: Instruction) -> Action:
 
 @instructions("lop3")
 def three_way_logic(i: Instruction) -> Action:
-    """Bind lop3: any function of three bits, given as its table of eight."""
+    """Bind lop3: any function of three bits, as a table of eight."""
     m = Modifiers(i)
     m.type("b32")
     m.done()
@@ -74,14 +74,14 @@ def three_way_logic(i: Instruction) -> Action:
 
 
 def shift_left(a: Row, n: Row, out: Row) -> None:
-    """Compute shl: counts of the width and more give 0."""
+    """Compute shl: counts of at least the width give 0."""
     bits = 8 * out.dtype.itemsize
     moved = np.left_shift(a, np.minimum(n, np.uint32(bits - 1)).astype(out.dtype))
     out[...] = np.where(n < bits, moved, out.dtype.type(0))
 
 
 def shift_right(a: Row, n: Row, out: Row) -> None:
-    """Compute shr: counts of the width and more leave the sign, or 0."""
+    """Compute shr: counts of at least the width give the sign, or 0."""
     bits = 8 * out.dtype.itemsize
     moved = np.right_shift(a, np.minimum(n, np.uint32(bits - 1)).astype(out.dtype))
     if out.dtype.kind == "u":
@@ -108,7 +108,7 @@ def shift(i: Instruction) -> Action:
 
 @instructions("shf")
 def funnel_shift(i: Instruction) -> Action:
-    """Bind shf: a 64-bit shift of which one half is kept."""
+    """Bind shf: one half of a 64-bit shift."""
     m = Modifiers(i)
     left = m.need("l", "r") == "l"
     wrap = m.need("wrap", "clamp") == "wrap"
@@ -129,15 +129,15 @@ def funnel_shift(i: Instruction) -> Action:
 def _field(position: Row, length: Row, bits: int) -> tuple[Row, Row]:
     """Return a field's position and length as the GPU reads them, at most 255.
 
-    PTX ISA has both operands "restricted to 0..255", and 32-bit instructions take their lowest byte. Those of 64 bits
-    ptxas makes of shifts, which take all 32 bits: 256 is then outside the word (measured on an H200).
+    PTX ISA has both operands "restricted to 0..255", and 32-bit instructions take their lowest byte. For 64-bit ones
+    ptxas emits shifts, which take all 32 bits: 256 is then outside the word (measured on an H200).
     """
     top = np.uint32(0xFF)
     return (position & top, length & top) if bits == 32 else (np.minimum(position, top), np.minimum(length, top))
 
 
 def _masks(length: Row, word: type[np.unsignedinteger[Any]]) -> Row:
-    """Return ones in the lowest ``length`` bits (0 to 255; at most the width counts)."""
+    """Return a mask of the lowest ``length`` bits (0 to 255, limited to the width)."""
     bits = 8 * np.dtype(word).itemsize
     clipped = np.minimum(length, bits).astype(word)
     full = ~word(0)
@@ -173,7 +173,7 @@ def extract_field(i: Instruction) -> Action:
 
 @instructions("bfi")
 def insert_field(i: Instruction) -> Action:
-    """Bind bfi: the low bits of one word put into another."""
+    """Bind bfi: the low bits of one word are inserted into another."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
@@ -191,7 +191,7 @@ def insert_field(i: Instruction) -> Action:
 
 
 def bit_length(a: Row) -> Row:
-    """Return the number of bits up to the highest one that is set, as uint32."""
+    """Return the number of bits up to the highest set bit, as uint32."""
     if a.dtype.itemsize == 8:
         high = (a >> np.uint64(32)).astype(np.uint32)
         low = a.astype(np.uint32)
@@ -223,7 +223,7 @@ def count_bits(i: Instruction) -> Action:
 
 @instructions("bmsk", operands=(3,))
 def bit_mask(i: Instruction) -> Action:
-    """Bind bmsk: as many bits as the second operand says, from the position that the first one says."""
+    """Bind bmsk: a mask with as many bits as the second operand, from the position in the first one."""
     m = Modifiers(i)
     clamp = m.need("clamp", "wrap") == "clamp"
     m.type("b32")
@@ -244,7 +244,7 @@ def bit_mask(i: Instruction) -> Action:
 
 @instructions("bfind")
 def find_bit(i: Instruction) -> Action:
-    """Bind bfind: the index of the highest bit that is set (in negative numbers: clear); all ones for none."""
+    """Bind bfind: the index of the highest set bit (clear bit for negative numbers), or all ones."""
     m = Modifiers(i)
     as_shift = m.flag("shiftamt")
     kind = KIND_OF_TYPE[m.type("u32", "u64", "s32", "s64")]
@@ -276,9 +276,9 @@ _POSITION = np.arange(32, dtype=np.int64)
 
 
 def nth_set(mask: Row, base: Row, offset: Row, out: Row) -> None:
-    """Compute fns: counted from bit ``base`` on, upwards or downwards, the bit set as the ``offset``-th.
+    """Compute fns: the position of the ``offset``-th set bit from bit ``base`` on, upwards or downwards.
 
-    The result is all ones where there is none.
+    The result is all ones if there is none.
     """
     bits, start, n = np.asarray(mask)[..., None], np.asarray(base)[..., None], np.asarray(offset, np.int64)[..., None]
     beyond = np.where(n < 0, start - _POSITION, _POSITION - start)
@@ -309,7 +309,7 @@ def bit_reverse(i: Instruction) -> Action:
     return computed(i, reverse_bits, [(a, kind)], [(d, kind)], in_place=True)
 
 
-# prmt's named modes: for each value of the selector's low two bits, the bytes chosen, highest first.
+# prmt's named modes: for each value of the selector's low two bits, the chosen bytes, highest first.
 _PERMUTE_MODES = {
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
     "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
@@ -322,7 +322,7 @@ _PERMUTE_MODES = {
 
 @instructions("prmt")
 def permute_bytes(i: Instruction) -> Action:
-    """Bind prmt: four bytes out of eight."""
+    """Bind prmt: four bytes selected from eight."""
     m = Modifiers(i)
     m.type("b32")
     mode = m.pick(_PERMUTE_MODES)

@@ -1,7 +1,7 @@
 """Bulk copies and reductions: cp.async.bulk, cp.reduce.async.bulk, their tensor forms, prefetches, groups and waits.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy". Each thread that executes one starts
-a copy of its own. What is copied where is in ``memory.boxes`` and ``memory.bulk``.
+its own copy. The copies themselves are in ``memory.boxes`` and ``memory.bulk``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TO_SHARED = ("shared::cluster", "shared::cta")
 
 
 def bulk(i: Instruction) -> Action:
-    """Bind any bulk instruction of the opcode ``cp``."""
+    """Bind any bulk instruction of opcode ``cp``."""
     m = Modifiers(i, "async", "bulk", "tile", "reduce")
     if m.flag("commit_group"):
         m.done()
@@ -89,11 +89,11 @@ def _bind_wait(site: BoundBlock, allowed: int, *, reads_only: bool) -> Call:
 
 @dataclass(frozen=True)
 class _Form:
-    """One instruction: where it copies from and to, its operands, and what it does to them.
+    """One instruction: its source, destination, operands and operation.
 
-    ``coordinates`` are those of a tensor copy, whose ``outer`` address is a tensor map; else ``size`` is the bytes of
-    a copy whose ``outer`` address is global memory, or the own block's shared memory (``between`` blocks). ``inner`` is
-    the address in shared memory.
+    ``coordinates`` are those of a tensor copy, whose ``outer`` address is a tensor map. Without them ``size`` is the
+    number of bytes of a copy whose ``outer`` address is global memory, or the own block's shared memory (``between``
+    blocks). ``inner`` is the address in shared memory.
     """
 
     loads: bool
@@ -129,7 +129,7 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     m.flag("noftz")
     operands = list(i.operands)
     if m.flag("L2::cache_hint"):
-        # Where it stays in L2 changes nothing here.
+        # The L2 prefetch hint changes nothing here.
         operands.pop()
     multicast = m.flag("multicast::cluster")
     mask = operands.pop() if multicast else None
@@ -213,7 +213,7 @@ class _Issue:
     values: tuple[Ints, ...]
 
     def take(self, chosen: Ints) -> _Issue:
-        """Return some of the copies."""
+        """Return the chosen copies."""
         return _Issue(
             self.columns[chosen], self.outer[chosen], self.inner[chosen], self.barrier[chosen], self.mask[chosen],
             tuple(v[chosen] for v in self.values),
@@ -221,7 +221,7 @@ class _Issue:
 
 
 class _Copy:
-    """A bulk instruction bound to a site."""
+    """A bulk instruction bound to lanes."""
 
     def __init__(self, site: BoundBlock, i: Instruction, form: _Form) -> None:
         self.machine, self.i, self.form = site.machine, i, form
@@ -256,9 +256,9 @@ class _Copy:
         raise NotImplementedError
 
     def land_in(self, issue: _Issue, to: Spans) -> tuple[Spans, Ints, list[list[Key]]]:
-        """Say where copies land whose destinations are ``to``, in all blocks that a multicast names.
+        """Return the destinations of copies to ``to``, in all blocks of a multicast.
 
-        Also which copy lands in each, and the mbarriers of each copy.
+        The spans come with the index of the copy to each, and the mbarriers of each copy.
         """
         barrier = self.unit.spans(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
         apart = np.flatnonzero(barrier.block != to.block)
@@ -290,7 +290,7 @@ class TensorCopy(_Copy):
     """Copies, reductions or prefetches of boxes of tensors."""
 
     def start(self, issue: _Issue) -> None:
-        """Start copies, those of one tensor map together."""
+        """Start copies, grouped by tensor map."""
         for address in np.unique(issue.outer).tolist():
             self._start(issue.take(np.flatnonzero(issue.outer == address)), address)
 
@@ -328,7 +328,7 @@ class TensorCopy(_Copy):
             machine.hazards.add("box-outside", self.i, message, self.i)
 
     def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
-        """Return the allocation that the boxes are in, each of them checked and told to the race detector."""
+        """Return the allocation of the boxes; each is checked and reported to the race detector."""
         kind = "read" if self.form.loads or self.form.inner is None else "atomic" if self.form.operation else "write"
         for n, (column, low, high) in enumerate(
             zip(columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
@@ -339,7 +339,7 @@ class TensorCopy(_Copy):
         return region
 
     def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
-        """Start loads; returns into how many blocks each of them lands, summed."""
+        """Start loads; return the number of destination blocks, summed over all loads."""
         to, copies, barriers = self.land_in(issue, inner)
         spread, origin = boxes.take(copies), self.unit.origin(to)
         chunks = list(shared_chunks(origin, spread, to.offset))
@@ -353,7 +353,7 @@ class TensorCopy(_Copy):
         return len(copies)
 
     def _store(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
-        """Start stores or reductions; returns how many."""
+        """Start stores or reductions; return their number."""
         chunks = shared_chunks(self.unit.origin(inner), boxes, inner.offset)
         for n, column in enumerate(issue.columns.tolist()):
             only = np.array([n])
@@ -362,7 +362,7 @@ class TensorCopy(_Copy):
         return len(chunks)
 
     def _read(self, box: Boxes, span: Spans, memory: Allocation) -> Callable[[], None]:
-        """Take a box out of shared memory; returns what stores it."""
+        """Read a box from shared memory; return the function that stores it."""
         contents = read_shared(self.machine.shared.data, self.unit.origin(span), box, span.offset)
 
         def write() -> None:
@@ -442,7 +442,7 @@ class BulkCopy(_Copy):
             self._count(starts, ends - starts, copies.size[of])
 
     def _global(self, issue: _Issue, copies: BulkCopies) -> Iterator[tuple[Allocation, int]]:
-        """Say where each copy reads: the allocation and the index of its first byte, that of ignored ones too."""
+        """Yield each copy's source: the allocation and the index of its first byte, ignored bytes included."""
         starts, ends = copies.read()
         for n, column in enumerate(issue.columns.tolist()):
             memory = self.unit.use_global(column, (int(starts[n]), int(ends[n])), "read")
@@ -450,7 +450,7 @@ class BulkCopy(_Copy):
             yield memory, int(copies.source[n]) - memory.start
 
     def _read(self, first: int, to: int, nbytes: int, memory: Allocation) -> Callable[[], None]:
-        """Take bytes out of shared memory; returns what stores them at the address ``to``."""
+        """Read bytes from shared memory; return the function that stores them at the address ``to``."""
         data = self.machine.shared.data[first : first + nbytes].copy()
         copy = BulkCopies(np.array([0]), np.array([to - memory.start]), np.array([nbytes]))
 
@@ -464,12 +464,12 @@ class BulkCopy(_Copy):
         return write
 
     def _count(self, starts: Ints, size: Ints, landed: Ints) -> None:
-        """Count copies of ``size`` bytes from or to these addresses; ``landed`` are those in each block's memory."""
+        """Count copies of ``size`` bytes from or to these addresses; ``landed`` are their numbers by target block."""
         sectors = (starts + size - 1) // SECTOR_BYTES - starts // SECTOR_BYTES + 1
         wavefronts = int((-(-landed // PASS_BYTES)).sum())
         self.count(len(size), int(sectors[size > 0].sum()), wavefronts, int(size.sum()))
 
 
 def _chunks(first: int, nbytes: int) -> Ints:
-    """Return the 16-byte chunks from a byte of shared memory on, counted in chunks."""
+    """Return the 16-byte chunks from a byte of shared memory on, as chunk numbers."""
     return np.arange(first // ALIGN, (first + nbytes) // ALIGN)

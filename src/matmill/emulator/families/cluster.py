@@ -1,7 +1,7 @@
 """Thread block clusters: barrier.cluster, mapa, getctarank.
 
-PTX ISA, "barrier.cluster", "mapa", "getctarank". A mapped address keeps the rank in bits of its own (see
-``memory.address_space``), so it is told from an address of the own block.
+PTX ISA, "barrier.cluster", "mapa", "getctarank". A mapped address has the rank in separate bits (see
+``memory.address_space``), which distinguish it from an address of the own block.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def map_address(i: Instruction) -> Action:
 
 @instructions("getctarank")
 def rank_of_address(i: Instruction) -> Action:
-    """Bind getctarank: the rank in the cluster of the block whose shared memory an address names."""
+    """Bind getctarank: the cluster rank of the block whose shared memory an address refers to."""
     m = Modifiers(i, "shared::cluster")
     kind = KIND_OF_TYPE[m.type("u32", "u64")]
     m.done()

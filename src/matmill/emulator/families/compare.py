@@ -129,7 +129,7 @@ def set_predicate(i: Instruction) -> Action:
 
 @instructions("set")
 def set_value(i: Instruction) -> Action:
-    """Bind set: all ones (or 1.0) where the comparison holds, else 0."""
+    """Bind set: all ones (or 1.0) if the comparison holds, else 0."""
     m = Modifiers(i)
     combine = _COMBINE.get(m.pick(_COMBINE))
     name = m.pick(_FLOAT)
@@ -160,7 +160,7 @@ def choose(a: Row, b: Row, p: Row, out: Row) -> None:
 
 @instructions("selp")
 def select(i: Instruction) -> Action:
-    """Bind selp: a where the predicate holds, else b."""
+    """Bind selp: a if the predicate holds, else b."""
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type()]
     m.done()
@@ -183,7 +183,7 @@ def choose_by_flushed_sign(a: Row, b: Row, c: Row, out: Row) -> None:
 
 @instructions("slct")
 def select_by_sign(i: Instruction) -> Action:
-    """Bind slct: a where c is not negative, else b."""
+    """Bind slct: a if c is not negative, else b."""
     m = Modifiers(i)
     call = choose_by_flushed_sign if m.flag("ftz") else choose_by_sign
     kind = KIND_OF_TYPE[m.type()]

@@ -1,7 +1,7 @@
 """Conversions between number types: cvt.
 
 PTX ISA, "Data Movement and Conversion Instructions: cvt". Integers to integers truncate or extend; floats to integers
-round as the modifier says and clamp; floats to floats round once in the direction asked for.
+round as the modifier says and clamp; floats to floats round once in the given direction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}
 
 @instructions("cvt")
 def convert(i: Instruction) -> Action:
-    """Bind ``cvt`` in all the forms that NVRTC writes for integers, f16, bf16, f32 and f64."""
+    """Bind ``cvt`` in all forms that NVRTC emits for integers, f16, bf16, f32 and f64."""
     m = Modifiers(i)
     if m.flag("pack"):
         raise i.unsupported("cvt.pack")
@@ -42,7 +42,7 @@ def convert(i: Instruction) -> Action:
     if rounding == "rna" or to not in KIND_OF_TYPE or source not in KIND_OF_TYPE or "x2" in to + source:
         raise i.unsupported("these types")
     d, a = i.operands
-    # PTX ISA has .ftz flush float32 on either side; the instruction that GPUs have for f16 results flushes nothing.
+    # In the PTX ISA .ftz flushes float32 on either side; the GPU's instruction for f16 results flushes nothing.
     read = _reader(source, ftz=ftz and to != "f16")
     write = _writer(to, rounding, source, sat=sat, relu=relu, satfinite=satfinite, ftz=ftz)
 
@@ -74,7 +74,7 @@ def _reader(source: str, *, ftz: bool) -> Callable[[Row], Row]:
 def _writer(
     to: str, rounding: str, source: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
 ) -> Callable[[Row], Row]:
-    """Return the conversion of a value of the source type to the target type."""
+    """Return the conversion from the source type to the target type."""
     if to not in _FLOAT_TYPES:
         if source in _FLOAT_TYPES:
             return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")
@@ -105,12 +105,12 @@ def _float_to_integer(kind: str, rounding: str) -> Callable[[Row], Row]:
 
     def call(row: Row) -> Row:
         wide = integral(row.astype(np.float64))
-        # Clamped to what float64 can say, then to the type: 2**63 - 1 is no float64.
+        # Clamped to float64's range of exact integers, then to the type: 2**63 - 1 is not a float64.
         result = np.where(wide >= float(limits.max), target.type(limits.max), target.type(0))
         inside = (wide > float(limits.min)) & (wide < float(limits.max))
         result = np.where(inside, np.where(inside, wide, 0.0).astype(target), result)
         result = np.where(wide <= float(limits.min), target.type(limits.min), result)
-        # NaN gives 0, except that 64-bit sources and targets give the highest bit alone.
+        # NaN converts to 0, except that 64-bit sources and targets give only the highest bit.
         if row.dtype == np.float64 or target.itemsize == 8:
             highest = np.array(1 << (8 * target.itemsize - 1), np.uint64).astype(f"u{target.itemsize}").view(target)
             result = np.where(np.isnan(wide), highest, result)
@@ -139,10 +139,10 @@ def _integer_to_float(to: str, rounding: str, *, sat: bool) -> Callable[[Row], R
 
 
 def _integer_error(row: Row, near: Row) -> Row:
-    """Return what an integer is more than its float64 rounding, as a small float64."""
+    """Return the difference between an integer and its float64 rounding, as a small float64."""
     if row.dtype.itemsize < 8:
         return np.zeros(row.shape)
-    # Where the rounding reached 2**64 (2**63), which the type cannot hold, the difference is a wrapped one.
+    # If the rounding reached 2**64 (2**63), which the type cannot represent, the difference wraps.
     top = near >= (2.0**64 if row.dtype.kind == "u" else 2.0**63)
     back = np.where(top, 0.0, near).astype(row.dtype)
     wrapped = row if row.dtype.kind == "u" else row ^ np.int64(-(1 << 63))
@@ -192,7 +192,7 @@ def _bf16(row: Row, rounding: str, *, satfinite: bool) -> Row:
         bits = f32_to_bf16(row.astype(np.float32))
     else:
         bits = f64_odd_to_bf16(row.astype(np.float64), rounding)
-    # Infinity's bits are one above those of the largest number.
+    # Infinity's bits are those of the largest number plus one.
     return np.where(bits & np.uint16(0x7FFF) == np.uint16(0x7F80), bits - np.uint16(1), bits) if satfinite else bits
 
 

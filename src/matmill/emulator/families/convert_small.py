@@ -20,7 +20,7 @@ _NAN16 = np.uint16(0x7FFF)
 
 
 def convert_small(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """Bind ``cvt`` where one side is a pair of small floats."""
+    """Bind ``cvt`` with a pair of small floats on one side."""
     if to in SMALL:
         return _narrow(i, to, source, rounding, relu=relu, satfinite=satfinite)
     name = source.removesuffix("x2")
@@ -43,7 +43,7 @@ def convert_small(i: Instruction, to: str, source: str, rounding: str, *, relu: 
 
 
 def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """Bind an instruction that narrows two numbers into a pair."""
+    """Bind a conversion of two numbers to a pair."""
     name = to.removesuffix("x2")
     exponents, bytes_ = name == "ue8m0", name in {"e4m3", "e5m2"}
     modes = {"rz", "rp"} if exponents else {"rn"} if bytes_ else {"rn", "rz"}
@@ -74,7 +74,7 @@ def _narrow(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, 
 
 
 def _shift(pair: str) -> int:
-    """Say where the upper one of a pair begins: two of 4 bits are in one byte, all others have a byte each."""
+    """Return the position of the upper one of a pair: two of 4 bits share a byte, all others have one byte each."""
     return 4 * TYPE_BYTES[pair]
 
 
@@ -84,7 +84,7 @@ def _together(lower: Row, upper: Row, pair: str) -> Row:
 
 
 def _apart(row: Row, pair: str) -> Row:
-    """Return the bit patterns of pairs one after another, the lower one of each first."""
+    """Return the bit patterns of pairs one after another, the lower one first."""
     row, shift = np.atleast_1d(row), _shift(pair)
     mask = row.dtype.type((1 << shift) - 1)
     return np.stack([row & mask, row >> row.dtype.type(shift) & mask], axis=1).reshape(-1)

@@ -1,7 +1,7 @@
 """Asynchronous copies from global to shared memory: cp.async, its commit and its waits.
 
-PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". A copy may land at once or as late as the waits
-allow; the launch says which. Each thread has its own groups.
+PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". A copy completes at once, or as late as the waits
+allow, as the launch's option says. Each thread has its own groups.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def copy_async(i: Instruction) -> Action:
 
 
 def _arrive(i: Instruction) -> Action:
-    """Bind cp.async.mbarrier.arrive: each thread arrives once its copies have landed.
+    """Bind cp.async.mbarrier.arrive: each thread arrives when its copies are complete.
 
-    Without .noinc one more is awaited.
+    Without .noinc the phase expects one more arrival.
     """
     m = Modifiers(i, "async", "mbarrier", "shared", "shared::cta", "b64")
     m.need("arrive")
@@ -80,7 +80,7 @@ def _arrive(i: Instruction) -> Action:
 
 
 def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64], i: Instruction) -> None:
-    """Let these threads, whose copies have landed, arrive at the mbarrier."""
+    """Let these threads, whose copies are complete, arrive at the mbarrier."""
     machine.copies.wait(columns, -1)
     warps, lanes = machine.threads(columns)
     if machine.detector is not None:
@@ -93,7 +93,7 @@ def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64],
 
 
 def _bind_commit(site: BoundBlock) -> Call:
-    """Bind cp.async.commit_group for the lanes of a site."""
+    """Bind cp.async.commit_group to lanes."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
     def call() -> None:
@@ -106,7 +106,7 @@ def _bind_commit(site: BoundBlock) -> Call:
 
 
 def _bind_wait(site: BoundBlock, allowed: int) -> Call:
-    """Bind cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
+    """Bind cp.async.wait_group ``allowed`` to lanes; -1 is wait_all, which needs no commit."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
     def call() -> None:
@@ -141,7 +141,7 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
         limit = (Value(rest[0], "p" if ignore else "u4"),)
 
     def bind(site: BoundBlock) -> Call:
-        # A lane whose source is ignored reads nothing, so its source address may be anything: mask it out.
+        # A lane whose source is ignored reads nothing, so its source address may be anything.
         return AsyncCopy(
             site,
             site.access(i, to, "shared", element=size, vector=1, kind="copy"),
@@ -155,7 +155,7 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
 
 
 class AsyncCopy:
-    """A cp.async bound to a site: ``size`` bytes per lane, of which the first ``limit`` come from global memory."""
+    """A bound cp.async: ``size`` bytes per lane, of which the first ``limit`` come from global memory."""
 
     def __init__(
         self, site: BoundBlock, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool
@@ -198,7 +198,7 @@ class AsyncCopy:
         machine.copies.issue(lanes.columns[chosen], shared[chosen], source[chosen], amount[chosen], self.size)
 
     def _check(self, source: Row, active: NDArray[np.bool_], amount: Row) -> None:
-        """Raise for a lane whose source is out of bounds or misaligned."""
+        """Raise if a lane's source is out of bounds or misaligned."""
         reading = active & (amount > 0)
         if not reading.any():
             return
@@ -237,7 +237,7 @@ class AsyncCopy:
         reading = (active & (amount > 0)).reshape(-1, LANES)
         low = int(source[reading.reshape(-1)].min()) if reading.any() else 0
         origin = self.to.machine.space.find(low)
-        # Reads of one buffer that nobody can store to race with nothing.
+        # Reads of a buffer that cannot be stored to do not race.
         harmless = origin is not None and not origin.writable and bool((source[reading.reshape(-1)] < origin.end).all())
         if reading.any() and not harmless:
             addresses = np.where(reading, source.reshape(-1, LANES), low)
@@ -254,5 +254,5 @@ class AsyncCopy:
         )
 
     def _targets(self) -> NDArray[np.int64]:
-        """Return every lane's destination, int64[n, 32], as offsets in its block's shared memory."""
+        """Return each lane's destination, int64[n, 32], as offsets in its block's shared memory."""
         return self.to.machine.shared_offset(self.to.addresses.absolute(self.to.offset))

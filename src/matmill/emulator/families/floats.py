@@ -37,15 +37,15 @@ class _Form:
 
     @property
     def plain(self) -> bool:
-        """Nothing but rounding to nearest."""
+        """True if there is only rounding to nearest."""
         return self.rounding == "rn" and not (self.ftz or self.sat or self.relu)
 
     def finish(
         self, call: Callable[..., object], exactly: Callable[..., exact.F8] | None = None
     ) -> Callable[..., object]:
-        """Return ``call`` with flushing, saturation and relu around it.
+        """Return ``call`` with flushing, saturation and relu.
 
-        ``exactly`` is as :func:`exact.flushed` takes it.
+        ``exactly`` is that of :func:`exact.flushed`.
         """
         if self.ftz:
             call = exact.flushed(call, exactly, self.rounding)
@@ -61,7 +61,7 @@ class _Form:
         return wrapped
 
     def tally(self, name: str) -> str:
-        """Return the class to count under: ffma, dadd, hmul and so on."""
+        """Return the class for the counters: ffma, dadd, hmul and so on."""
         return _TALLY.get(self.kind, "h") + name
 
 
@@ -119,13 +119,13 @@ def multiply(i: Instruction) -> Action:
 def fma_half(a: Row, b: Row, c: Row, out: Row) -> None:
     """Compute fma of f16.
 
-    A float64 holds every sum of a product and a term of which both matter to the rounded result.
+    float64 holds the sum of product and addend exactly whenever both affect the rounded result.
     """
     out[...] = np.multiply(a, b, dtype=np.float64) + c
 
 
 def fma_bf16(a: Row, b: Row, c: Row, out: Row) -> None:
-    """Compute fma of bf16: the sum rounded to odd twice, then once to nearest."""
+    """Compute fma of bf16: the sum is rounded to odd twice, then once to nearest."""
     out[...] = f64_odd_to_bf16(exact.fma32_wide(bf16_to_f32(a), bf16_to_f32(b), bf16_to_f32(c)))
 
 
@@ -184,14 +184,14 @@ def _directed_quotient(mode: str) -> Callable[..., object]:
 def _approximate_quotient(a: Row, b: Row, out: Row) -> None:
     """Compute div.approx.f32.
 
-    PTX gives nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal.
+    PTX specifies 0 (or NaN for an infinite dividend) if the divisor's reciprocal is subnormal.
     """
     np.multiply(a, np.copysign(np.float32(0), b), out=out, where=np.abs(b) > _LARGEST_APPROXIMATE)
     np.divide(a, b, out=out, where=~(np.abs(b) > _LARGEST_APPROXIMATE))
 
 
 def division(i: Instruction) -> Action:
-    """Bind div; the approximate forms are rounded correctly, which hardware only comes near to."""
+    """Bind div; its approximate forms are correctly rounded, which hardware only approximates."""
     m = Modifiers(i, "full")
     approximate = m.flag("approx")
     if i.name == "rem":
@@ -215,7 +215,7 @@ def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row
     def call(a: Row, b: Row) -> Row:
         a, b = (np.abs(a), np.abs(b)) if by_size else (a, b)
         result = pick(a, b)
-        # -0 counts as less than +0, which NumPy's comparison does not see.
+        # -0 counts as less than +0; NumPy's comparison does not distinguish them.
         equal = (a == 0) & (b == 0)
         if equal.any():
             negative = np.signbit(a) | np.signbit(b) if name == "min" else np.signbit(a) & np.signbit(b)
@@ -226,7 +226,7 @@ def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row
 
 
 def extremum(i: Instruction) -> Action:
-    """Bind ``min`` and ``max``: a number wins over NaN unless .NaN says otherwise."""
+    """Bind ``min`` and ``max``: a number wins over NaN, except with .NaN."""
     m = Modifiers(i)
     ftz, keep_nan, by_size = m.flag("ftz"), m.flag("NaN"), m.flag("xorsign") and m.flag("abs")
     type_name = m.type(*FLOATS)
@@ -252,7 +252,7 @@ def extremum(i: Instruction) -> Action:
 
 
 def sign(i: Instruction) -> Action:
-    """Bind ``neg`` and abs, on the sign bit alone."""
+    """Bind ``neg`` and abs, which change only the sign bit."""
     m = Modifiers(i)
     ftz = m.flag("ftz")
     type_name = m.type(*FLOATS)
@@ -280,7 +280,7 @@ def sign(i: Instruction) -> Action:
 
 
 def copy_sign(a: Row, b: Row, out: Row) -> None:
-    """Compute ``copysign`` d, a, b: the size of b with the sign of a."""
+    """Compute ``copysign`` d, a, b: the magnitude of b with the sign of a."""
     np.copysign(b, a, out=out)
 
 

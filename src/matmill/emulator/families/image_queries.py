@@ -1,4 +1,4 @@
-"""What textures and surfaces are: txq, suq.
+"""Queries of textures and surfaces: txq, suq.
 
 PTX ISA, "txq" and "suq".
 """
@@ -13,15 +13,15 @@ from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
 from matmill.textures import Surface, Texture
 
-# Levels and samples are those of textures that have several: 0 here.
+# The numbers of levels and samples are 0: emulated textures have one level and no samples.
 _ATTRIBUTES = ("width", "height", "depth", "array_size", "num_mipmap_levels", "num_samples", "normalized_coords")
 
 
 @instructions("txq", "suq")
 def query(i: Instruction) -> Action:
-    """Bind ``txq`` and ``suq`` of extents and the like.
+    """Bind ``txq`` and ``suq`` of extents and counts.
 
-    Channels and modes have the numbers of no language that is known.
+    The numbers of channel types and modes are undocumented.
     """
     m = Modifiers(i, "b32", "level")
     name = m.need(*_ATTRIBUTES)

@@ -16,13 +16,13 @@ from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")
 _WIDER = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 # The condition code CC.CF, a predicate that add.cc sets and addc reads. Each lane has its own, like any register.
-# Differences are sums with the complement, so sub.cc sets it where nothing is borrowed. PTX ISA has the borrow itself
-# there, which only code that mixes both would notice: compiled divisions of 128 bits read it with addc.
+# Subtractions are additions of the complement, so sub.cc sets it if there is no borrow. (In the PTX ISA it is the
+# borrow, which only matters for code that mixes both: compiled divisions of 128 bits read it with addc.)
 CARRY = Register("%cc", "pred")
 
 
 def is_integer(instruction: Instruction) -> bool:
-    """Tell whether the instruction's type is an integer one."""
+    """Tell whether the instruction has an integer type."""
     return any(m in INTEGERS or m in {"u16x2", "s16x2"} for m in instruction.modifiers)
 
 
@@ -180,7 +180,7 @@ def multiply(i: Instruction) -> Action:
 
 @instructions("madc", operands=(4,))
 def multiply_add_carry(i: Instruction) -> Action:
-    """Bind mad.cc, madc and madc.cc: products as parts of long sums."""
+    """Bind mad.cc, madc and madc.cc: products in long sums."""
     m = Modifiers(i)
     upper = m.need("lo", "hi") == "hi"
     carry = m.flag("cc")
@@ -253,9 +253,9 @@ def divide(a: Row, b: Row, out: Row) -> None:
 
 
 def remainder(a: Row, b: Row, out: Row) -> None:
-    """Compute ``rem`` of integers: the sign is the dividend's.
+    """Compute ``rem`` of integers, with the sign of the dividend.
 
-    A remainder by 0 is unspecified; sm_75 to sm_90 code gives all ones.
+    A remainder by 0 is unspecified; code for sm_75 to sm_90 gives all ones.
     """
     out[...] = np.where(b == 0, ~a.dtype.type(0), a - quotient(a, b) * b)
 
@@ -323,20 +323,20 @@ def sad(i: Instruction) -> Action:
 
 @instructions("dp4a", operands=(4,))
 def dot4(i: Instruction) -> Action:
-    """Bind dp4a: four products of bytes, summed onto a 32-bit number."""
+    """Bind dp4a: four products of bytes are added to a 32-bit number."""
     m = Modifiers(i)
     return _dot(i, m, slice(None))
 
 
 @instructions("dp2a", operands=(4,))
 def dot2(i: Instruction) -> Action:
-    """Bind dp2a: two products of 16-bit numbers and the lower or upper two bytes, summed onto a 32-bit number."""
+    """Bind dp2a: two products of 16-bit numbers and the lower or upper two bytes are added to a 32-bit number."""
     m = Modifiers(i)
     return _dot(i, m, {"lo": slice(0, 2), "hi": slice(2, 4)}[m.pick(("lo", "hi"))])
 
 
 def _dot(i: Instruction, m: Modifiers, which: slice) -> Action:
-    """Bind the sum of products of a's parts, as many as ``which`` names of b's bytes, and those."""
+    """Bind the sum of products of a's parts with the bytes ``which`` of b."""
     types = [m.type("u32", "s32"), m.type("u32", "s32")]
     m.done()
     signs = ["i" if t == "s32" else "u" for t in types]

@@ -1,11 +1,11 @@
 """8x8 matrices of 16-bit elements between shared memory and registers: ldmatrix, stmatrix, movmatrix.
 
-PTX ISA, "Warp-level matrix instructions: ldmatrix", "stmatrix", "movmatrix". Lane ``8 m + r`` gives the address of row
-``r`` (16 bytes) of matrix ``m``. Lane ``4 g + t`` holds of each matrix row ``g``, columns ``2 t`` and ``2 t + 1``, in
-one register; with .trans column ``g``, rows ``2 t`` and ``2 t + 1``.
+PTX ISA, "Warp-level matrix instructions: ldmatrix", "stmatrix", "movmatrix". Lane ``8 m + r`` has the address of row
+``r`` (16 bytes) of matrix ``m``. For each matrix, lane ``4 g + t`` has row ``g``, columns ``2 t`` and ``2 t + 1``, in
+one register; with .trans it has column ``g``, rows ``2 t`` and ``2 t + 1``.
 
-To the race detector the lane that receives (or supplies) a word accesses it, not the lane that gives its row's address.
-With .trans two lanes share a word; each counts as accessing one of the two words that they share.
+For the race detector a word is accessed by the lane that receives (or supplies) it, not by the lane with its row's
+address. With .trans two lanes share two words; each counts as accessing one of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS = 8
 _ROW_BYTES = 16
 _WORD_BYTES = 4
 _LANE = np.arange(LANES)
-# Which row of a matrix, and which byte of it, each lane counts as accessing.
+# The row of a matrix, and the byte of it, that each lane counts as accessing.
 _WORDS = {
     False: (_LANE >> 2, (_LANE & 3) * _WORD_BYTES),
     True: ((_LANE & 3) * 2 + (_LANE >> 2 & 1), (_LANE >> 3) * _WORD_BYTES),
@@ -122,7 +122,7 @@ class MatrixAccess(Access):
 
 
 class _Transfer:
-    """What loads and stores of matrices share: which words of shared memory their rows are."""
+    """The part that loads and stores of matrices share: the words of shared memory in their rows."""
 
     def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
         self.access = access
@@ -131,20 +131,20 @@ class _Transfer:
         self.rows = _ROWS * access.matrices
 
     def locate(self) -> bool:
-        """Check and count one execution; False where no warp takes part."""
+        """Check and count one execution; return False if no warp takes part."""
         if self.whole is not None:
             self.whole()
         return self.access.locate()
 
     def memory(self) -> tuple[Row, NDArray[np.int64]]:
-        """Return shared memory in rows of 16 bytes, and the row that each address means: int64[warps, 8 * matrices]."""
+        """Return shared memory as rows of 16 bytes, and the row of each address: int64[warps, 8 * matrices]."""
         # Shared memory is one region, so all lanes are in one piece.
         piece = self.access.pieces[0]
         index = piece.index.reshape(self.warps, LANES)[:, : self.rows]
         return piece.region.words[_ROW_BYTES][piece.start // _ROW_BYTES :], index
 
     def oriented(self, words: Row) -> Row:
-        """Return matrices as uint32[warps, matrices, 32], transposed where the instruction says so."""
+        """Return matrices as uint32[warps, matrices, 32], transposed for .trans."""
         if not self.access.transposed:
             return words
         halves = words.view(np.uint16).reshape(self.warps, -1, _ROWS, _ROWS)
@@ -152,7 +152,7 @@ class _Transfer:
 
 
 class LoadMatrices(_Transfer):
-    """``ldmatrix`` bound to a site."""
+    """A bound ``ldmatrix``."""
 
     def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
         super().__init__(site, access)
@@ -170,7 +170,7 @@ class LoadMatrices(_Transfer):
         if access.epoch != self.epoch:
             self.view, self.index = self.memory()
             if not check_written(access, access.pieces[0], 1):
-                # Until something is stored there, every execution must look again.
+                # Every execution checks again until something is stored there.
                 access.epoch = -1
             self.epoch = access.epoch
         self.view.take(self.index, out=self.buffer, mode="clip")
@@ -180,10 +180,10 @@ class LoadMatrices(_Transfer):
 
 
 class StoreMatrices(_Transfer):
-    """``stmatrix`` bound to a site."""
+    """A bound ``stmatrix``."""
 
     def __call__(self, *values: Row) -> None:
-        """Store one matrix from each register; of rows with one address the last one is kept."""
+        """Store one matrix from each register; of rows with one address the last one remains."""
         if not self.locate():
             return
         access = self.access
@@ -200,7 +200,7 @@ class StoreMatrices(_Transfer):
 
 @instructions("movmatrix")
 def transpose(i: Instruction) -> Action:
-    """Bind ``movmatrix``: the transpose of an 8x8 matrix of 16-bit elements that a warp holds in one register."""
+    """Bind ``movmatrix``: the transpose of an 8x8 matrix of 16-bit elements in one register of a warp."""
     m = Modifiers(i, "sync", "aligned")
     shape = m.flag("m8n8") and m.flag("trans")
     m.type("b16")

@@ -1,7 +1,7 @@
 """Loads and stores: ld, st, ldu, prefetch and other hints.
 
-PTX ISA, "Data Movement and Conversion Instructions". Cache and ordering hints do not change what one lane sees here,
-since every access is performed at once and in order.
+PTX ISA, "Data Movement and Conversion Instructions". Cache and ordering hints do not change a lane's values, since
+every access takes effect at once and in order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _bind_load(site: BoundBlock, i: Instruction, address: Address, space: str, *
 
 
 class Load:
-    """A load bound to a site."""
+    """A bound load."""
 
     def __init__(self, access: Access, kind: str, vector: int) -> None:
         self.access = access
@@ -107,7 +107,7 @@ class Load:
         access = self.access
         for piece in access.pieces:
             if not check_written(access, piece, self.vector):
-                # Until something is stored there, every execution must look again.
+                # Every execution checks again until something is stored there.
                 self.epoch = access.epoch = -1
         if len(access.pieces) > 1:
             return
@@ -161,14 +161,14 @@ def store(i: Instruction) -> Action:
 
 
 class Store:
-    """A store bound to a site."""
+    """A bound store."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.word = np.dtype(f"u{access.element}")
 
     def __call__(self, *values: Row) -> None:
-        """Store the rows; of lanes with one address the last one wins; a GPU promises no order."""
+        """Store the rows. Of lanes with one address the last one wins; a GPU promises no order."""
         access = self.access
         if not access.locate(values):
             return
@@ -187,18 +187,18 @@ class Store:
 
 @instructions("prefetch", "prefetchu", "discard", "applypriority", "pmevent")
 def hint(i: Instruction) -> Action:
-    """Cache hints, and events for profilers: nothing to do."""
+    """Bind cache hints and profiler events, which do nothing."""
     return Action(i, call=_nothing, tally="memory")
 
 
 @instructions("createpolicy")
 def policy(i: Instruction) -> Action:
-    """Bind a cache policy, which nothing here depends on."""
+    """Bind createpolicy, on whose result nothing depends."""
     return Action(i, (), (Value(i.operands[0], "u8"),), call=_no_policy, tally="other")
 
 
 def _no_policy(out: Row) -> None:
-    """Give any value, as createpolicy may."""
+    """Return any value, as createpolicy may."""
     out[...] = 0
 
 

@@ -1,8 +1,8 @@
 """mbarrier: init, inval, arrive, arrive_drop, expect_tx, complete_tx, test_wait, try_wait, pending_count.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". Lanes act in their order. A try_wait that
-has to wait blocks its lane until the phase completes; it gives up, as the hardware does after a while, only when no
-thread and no asynchronous operation can go on otherwise.
+must wait blocks its lane until the phase completes. It fails, as the hardware's does after a time limit, only if no
+thread and no asynchronous operation can proceed otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mbarrier(i: Instruction) -> Action:
 
 
 def _take_space(m: Modifiers) -> None:
-    """Tell an address of shared memory from a generic one by its bits."""
+    """Drop the modifiers for the space of the address, whose bits tell shared from generic ones."""
     m.pick(_SPACES)
 
 
@@ -89,7 +89,7 @@ def _inval(i: Instruction, m: Modifiers) -> Action:
 def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
     """Bind mbarrier.arrive and arrive_drop, with .expect_tx too.
 
-    Its operand is then the bytes, and one thread arrives.
+    With .expect_tx the operand is the number of bytes, and one thread arrives.
     """
     _take_space(m)
     expects, completes = m.flag("expect_tx"), not m.flag("noComplete")
@@ -113,7 +113,7 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
                     value = of_lane(amounts, lane)
                     count = 1 if expects else value
                     if number == len(lanes) or barriers.closes(key, count):
-                        # What lanes release belongs to the phase in which they arrive.
+                        # Lanes release into the phase in which they arrive.
                         operand.release(key, lanes[first:number])
                         first = number
                     if expects:
@@ -130,7 +130,7 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
 
 
 def _transactions(i: Instruction, m: Modifiers, *, sign: int) -> Action:
-    """Bind mbarrier.expect_tx and complete_tx: bytes that have yet to arrive, or have arrived."""
+    """Bind mbarrier.expect_tx and complete_tx: bytes that are expected, or have arrived."""
     _take_space(m)
     m.done()
     target, nbytes = i.operands
@@ -180,7 +180,7 @@ def _try_wait(i: Instruction, m: Modifiers) -> Action:
     _take_space(m)
     parity = m.flag("parity")
     m.done()
-    # A fourth operand hints at how long to wait, which is not a number of anything here.
+    # A fourth operand hints at a time limit, which does not exist here.
     complete, source, phase = i.operands[:3]
     address = address_of(i, source)
     return Action(

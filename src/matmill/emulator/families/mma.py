@@ -1,19 +1,18 @@
 """Matrix multiply-accumulate of a warp: mma.sync on floats of 8 to 64 bits, integers and bits.
 
 PTX ISA, "Warp-level matrix instructions: mma" and its sections on matrix fragments. All dense fragments follow one
-rule. Lane ``4 g + t`` holds, with ``e`` elements per register (one, two halves, four bytes, eight of 4 bits, 32 bits),
+rule. With ``e`` elements per register (one, two halves, four bytes, eight of 4 bits, 32 bits), lane ``4 g + t`` has
 
 - of A (M x K, by rows): in register ``r`` row ``g + 8 (r mod 2)``, columns ``4 e (r div 2) + e t`` and on; where M is 8
   there are no lower rows and ``r`` counts columns alone;
 - of B (K x N, by columns): in register ``r`` column ``g``, rows ``4 e r + e t`` and on;
 - of C and D (M x N): row ``g``, columns ``2 t`` and ``2 t + 1``, then the same of row ``g + 8``.
 
-So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
-are needed.
+So a register of all lanes, viewed as [8, 4 e], is a block of A or of the transpose of B, and no lane maps are needed.
 
-Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. 8-bit floats
-are converted to f16 on Hopper, which multiplies them in 8 bits by ``wgmma`` alone; other targets have an instruction of
-their own, for which the sums of Hopper's ``wgmma`` stand. Of tf32 operands the lower 13 bits are ignored. float64 is a
+Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Hopper
+converts 8-bit floats to f16, and only ``wgmma`` multiplies them in 8 bits; other targets have an instruction for them,
+which is emulated with the sums of Hopper's ``wgmma``. The lower 13 bits of tf32 operands are ignored. float64 is a
 chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap, or are clamped with .satfinite.
 """
 
@@ -33,7 +32,7 @@ from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, R
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
-# Fragments kept decoded for the instructions that follow: kernels multiply one of A by all of B, or the reverse.
+# Fragments kept decoded for later instructions: kernels multiply one fragment of A by all of B, or the reverse.
 _SLOTS = {"a": 1, "b": 16}
 
 
@@ -82,15 +81,15 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _by_warp(row: Row, form: Input | Sum) -> Row:
-    """Return a register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
+    """Return a register of all lanes as [warps, 8, columns], or an immediate as [1, 1, columns]."""
     elements = np.atleast_1d(row).view(form.element)
     return np.tile(elements, (1, 1, 4)) if len(elements) == form.packed else elements.reshape(-1, 8, 4 * form.packed)
 
 
 class Fragment:
-    """A or B of all warps: ``values`` [k, rows, warps], decoded from the registers that lanes hold.
+    """A or B of all warps: ``values`` [k, rows, warps], decoded from the lanes' registers.
 
-    The warps come last because NumPy is fast where the last axis is long.
+    The warps come last because NumPy is fast for a long last axis.
     """
 
     def __init__(self, site: BoundBlock, name: str, form: Input, operands: Sequence[Operand], rows: int) -> None:
@@ -113,7 +112,7 @@ class Fragment:
 
 
 class TensorFragment:
-    """A or B for tensor cores: ``factor`` [k, rows of A, columns of B times warps], of which B has one row.
+    """A or B for tensor cores: ``factor`` [k, rows of A, columns of B times warps], of which B has only one row.
 
     A is stored once for each column of B, so that NumPy multiplies long rows.
     """
@@ -143,7 +142,7 @@ class TensorFragment:
 
 
 class MultiplyAdd:
-    """An mma bound to a site: all warps at once. ``sums`` [m, n, warps] is C, and D in its place."""
+    """A bound mma for all warps at once. ``sums`` [m, n, warps] is C, and becomes D."""
 
     def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         self.site = site
@@ -152,7 +151,7 @@ class MultiplyAdd:
         self.whole = site.whole_warps(i)
         element, shape = form.sums.element, (form.m, N, site.lanes.warp_count)
         self.sums = site.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
-        # What each register holds of them, as [warps, 8, columns].
+        # The sums in each register, as [warps, 8, columns].
         by_warp = np.moveaxis(self.sums, 2, 0)
         self.by_register = [
             by_warp[:, 8 * index : 8 * index + 8]
@@ -164,7 +163,7 @@ class MultiplyAdd:
     def fragments(self, prepare: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
         """Return A and B, each decoded once for all instructions that read it from the same registers.
 
-        ``prepare`` gets a fragment and its type.
+        ``prepare`` takes a fragment and its type.
         """
 
         def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
@@ -198,7 +197,7 @@ class TensorCores(MultiplyAdd):
     def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
-        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        # A and B are decoded by their own formats; only 8-bit floats may have two.
         cores = {
             kind: TensorCore(rule_of(machine.program.target, kind, form.d_type), machine.buffers)
             for kind in (form.a_type, form.b_type)
@@ -214,9 +213,9 @@ class TensorCores(MultiplyAdd):
 class HalvesOfBytes(MultiplyAdd):
     """8-bit floats on Hopper: ptxas converts A and B to f16.
 
-    Of each register the lower two bytes are multiplied from zero by one HMMA.16816, the upper two onto that by another:
-    of every four consecutive k the first two, then the last two. C is then added by an FADD, or of f16 sums by an
-    HADD2, which round to nearest. (tests/golden/h100_fp8_mma.npz; k of 16, which was not recorded, is one HMMA here.)
+    One HMMA.16816 multiplies the lower two bytes of each register, starting from zero, and another adds the upper two:
+    of every four consecutive k these are the first two, then the last two. An FADD (HADD2 for f16 sums) then adds C,
+    rounding to nearest. (tests/golden/h100_fp8_mma.npz; k of 16, which was not recorded, is one HMMA here.)
     """
 
     def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
@@ -239,7 +238,7 @@ class HalvesOfBytes(MultiplyAdd):
 
 
 class Integers(MultiplyAdd):
-    """Integers of 8 and 4 bits, and bits, through float64: sums of their products are far below 2**53."""
+    """Integers of 8 and 4 bits, and bits, in float64: sums of their products are far below 2**53."""
 
     def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
@@ -250,7 +249,7 @@ class Integers(MultiplyAdd):
         left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
         products = np.matmul(left, right.swapaxes(1, 2))
         if self.form.xor:
-            # Bits that differ are those of both sides without, twice, those that both have.
+            # The number of differing bits is the sum of both sides' bits minus twice the common ones.
             products = left.sum(axis=2)[:, :, None] + right.sum(axis=2)[:, None] - 2 * products
         whole = np.moveaxis(products, 0, 2) + self.sums
         limits = np.iinfo(np.int32)
@@ -275,7 +274,7 @@ _BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}
 
 
 def _bound(site: BoundBlock, form: Form) -> type[MultiplyAdd]:
-    """Select how a target multiplies."""
+    """Return the class that multiplies as the target does."""
     if form.a_type in BYTES and site.machine.program.target.startswith("sm_90"):
         return HalvesOfBytes
     return _BOUND.get(form.d_type, TensorCores)

@@ -1,4 +1,4 @@
-"""The shapes and types of mma.sync, and what registers hold of them.
+"""The shapes and types of mma.sync, and the contents of registers.
 
 PTX ISA, "Warp-level matrix instructions: mma".
 """
@@ -16,7 +16,7 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.small_floats import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.memory.banks import LANES
 
-#: Columns of B, of all shapes.
+#: Columns of B in all shapes.
 N = 8
 _TF32_BITS = np.uint32(0xFFFFE000)
 
@@ -25,7 +25,7 @@ _TF32_BITS = np.uint32(0xFFFFE000)
 class Input:
     """The format of A and B: kind of the register rows, units per register, their NumPy type, and their values.
 
-    A unit is one element, or a byte of ``elements``. ``values`` makes of units [k, …] all elements along that axis.
+    A unit is one element, or a byte of ``elements``. ``values`` converts units [k, …] to all elements along that axis.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Sum:
 
 
 def _nibbles(units: Row, kind: str) -> Row:
-    """Give the elements of bytes that hold two of them each, the lower one first: signed or unsigned 4-bit integers."""
+    """Return the two 4-bit integers of each byte, the lower one first, signed or unsigned."""
     upper = units.view(kind) >> 4
     lower = (units << np.uint8(4)).view(kind) >> 4
     return np.stack([lower, upper], axis=1).reshape(-1, *units.shape[1:]).astype(np.float64)
@@ -69,7 +69,7 @@ INPUTS = {
 RESULTS = {
     "f16": Sum("u4", 2, "f2"), "f32": Sum("f4", 1, "f4"), "f64": Sum("f8", 1, "f8"), "s32": Sum("i4", 1, "i4"),
 }  # fmt: skip
-# What each shape takes: types of A and B, and of C and D.
+# The types of each shape: of A and B, and of C and D.
 _FLOATS = {("f16", "f16"), ("f16", "f32"), ("bf16", "f32"), ("tf32", "f32"), ("f64", "f64")}
 _BYTES = {("s8", "s32"), ("u8", "s32")}
 _NIBBLES = {("s4", "s32"), ("u4", "s32")}
@@ -128,7 +128,7 @@ class Form:
 
 
 def shape_of(text: str) -> tuple[int, int, int]:
-    """Return m16n8k8 as (16, 8, 8)."""
+    """Parse m16n8k8 as (16, 8, 8)."""
     match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else (0, 0, 0)
 

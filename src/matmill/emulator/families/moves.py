@@ -1,7 +1,7 @@
 """Moves: mov with packing and unpacking, cvta, isspacep.
 
 PTX ISA, "Data Movement and Conversion Instructions". Special registers, addresses of variables and literals are
-operands like others; the site has their rows.
+operands like others, whose rows the bound block has.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def move(i: Instruction) -> Action:
 
 
 def _clock(machine: Machine, name: str) -> Call:
-    """Return %clock and the like: the number of steps made so far."""
+    """Return %clock and the like: the number of steps so far."""
 
     def call(out: Row) -> None:
         machine.ticks += 1

@@ -21,14 +21,14 @@ _LONGEST = 1 << 16
 
 
 class _Text:
-    """Reads what generic addresses of a lane name."""
+    """Reads the memory at generic addresses of a lane."""
 
     def __init__(self, site: BoundBlock) -> None:
         self.machine = site.machine
         self.lanes = site.lanes
 
     def bytes_at(self, lane: int, address: int, count: int) -> bytes:
-        """Return up to ``count`` bytes; fewer where memory ends."""
+        """Return up to ``count`` bytes, or fewer at the end of memory."""
         region, at = self.machine.region_at("generic", address)
         if region is None or at >= region.end:
             return b""
@@ -38,11 +38,11 @@ class _Text:
         return data.tobytes()
 
     def string_at(self, lane: int, address: int) -> str:
-        """Return the string that ends with a zero."""
+        """Return the zero-terminated string at an address."""
         return self.bytes_at(lane, address, _LONGEST).split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def formatted(self, lane: int, form: str, buffer: int) -> str:
-        """Return what printf makes of a format and the arguments at ``buffer``, each aligned to its size."""
+        """Format the arguments at ``buffer``, each aligned to its size, as printf does."""
         at = buffer
 
         def taken(size: int, kind: str) -> int | float:
@@ -102,7 +102,7 @@ def print_formatted(i: Instruction) -> Action:
 
 @instructions("__assertfail")
 def assertion_failed(i: Instruction) -> Action:
-    """Bind what assert calls: the launch ends."""
+    """Bind the failure of assert, which ends the launch."""
 
     def bind(site: BoundBlock) -> Call:
         text, active = _Text(site), site.participants()
@@ -127,7 +127,7 @@ def assertion_failed(i: Instruction) -> Action:
 
 @instructions("malloc")
 def allocate(i: Instruction) -> Action:
-    """Bind malloc: memory that nobody has written, until the launch ends."""
+    """Bind malloc: uninitialised memory that exists until the launch ends."""
     result, size = i.operands
 
     def bind(site: BoundBlock) -> Call:
@@ -146,7 +146,7 @@ def allocate(i: Instruction) -> Action:
 
 @instructions("free")
 def release(i: Instruction) -> Action:
-    """Bind free: of memory from malloc, once. Its bytes stay as they are, and any use of them is reported."""
+    """Bind free: once, for memory from malloc. Its bytes stay as they are, and any use of them is reported."""
 
     def bind(site: BoundBlock) -> Call:
         active, machine = site.participants(), site.machine

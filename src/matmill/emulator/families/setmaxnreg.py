@@ -1,4 +1,4 @@
-"""setmaxnreg: a warpgroup takes registers from its block's pool, or gives some back. It changes no values."""
+"""setmaxnreg: a warpgroup takes registers from its block's pool, or returns some. It changes no values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reciprocals, roots and transcendental functions: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, testp.
 
 PTX ISA, "Floating-Point Instructions". Exact forms (.rn, .rz, …) are rounded correctly. Approximate forms are computed
-in float64 and rounded, so they are at least as near as hardware, whose last bits differ.
+in float64 and rounded, so they are at least as accurate as hardware, whose last bits differ.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ def _rounded(name: str, mode: str) -> Callable[..., object]:
 
 
 def _of_turns(function: Callable[[Row], Row]) -> Callable[[Row], Row]:
-    """Return ``sin`` or cos of an angle in whole turns: ``.2pi``."""
+    """Return ``sin`` or cos of an angle in units of 2 pi: ``.2pi``."""
     return lambda a: function((a - np.rint(a)) * (2 * np.pi))
 
 
 def _wide(name: str) -> Callable[..., exact.F8]:
     """Return ``sqrt`` or rcp in float64.
 
-    Of a float32 argument the rounded result is a float32 only where it is exact.
+    For a float32 argument the result is a float32 only if it is exact.
     """
     return lambda a: np.asarray(_FUNCTIONS[name](np.asarray(a, np.float64)))
 
 
 @instructions(*_FUNCTIONS)
 def special_function(i: Instruction) -> Action:
-    """Bind one function of one argument."""
+    """Bind a function of one argument."""
     m = Modifiers(i, "approx")
     rounding = m.pick(ROUNDINGS, "rn")
     ftz, turns = m.flag("ftz"), i.name in {"sin", "cos"} and m.flag("2pi")
@@ -104,7 +104,7 @@ _TESTS: dict[str, Callable[[Row], Row]] = {
 
 @instructions("testp")
 def test_property(i: Instruction) -> Action:
-    """``testp``."""
+    """Bind ``testp``."""
     m = Modifiers(i)
     test = _TESTS[m.pick(_TESTS)]
     kind = KIND_OF_TYPE[m.type("f32", "f64")]

@@ -54,7 +54,7 @@ def access_surface(i: Instruction) -> Action:
 
 
 class SurfaceAccess:
-    """A load or a store bound to a site: ``beyond`` is what happens outside, "trap", "clamp" or "zero"."""
+    """A bound load or store: ``beyond`` is the mode for coordinates outside, "trap", "clamp" or "zero"."""
 
     def __init__(self, access: ViewAccess[Surface], coordinates: int, element: int, vector: int, beyond: str) -> None:
         self.access = access
@@ -64,7 +64,7 @@ class SurfaceAccess:
         self.beyond = beyond
 
     def __call__(self, handles: Row, layer: Row, *rows: Row) -> None:
-        """Load into the rows of the results, or store the rows of the values."""
+        """Load into the result rows, or store the value rows."""
         lanes = self.access.lanes.count
         given = (*rows[: self.coordinates], layer)
         positions = [np.broadcast_to(row, lanes).astype(np.int64) for row in given]
@@ -77,7 +77,7 @@ class SurfaceAccess:
                 self._store(view, offset, inside, data)
 
     def _located(self, view: View, surface: Surface, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
-        """Return offsets in the view's allocation and which lanes access memory, at x, y, z and the layer."""
+        """Return offsets in the view's allocation, and the lanes that access memory, for x, y, z and the layer."""
         self._check_alignment(view, positions[0], chosen)
         layers, stride = surface.layers
         most = (surface.row_bytes - self.width, *(extent - 1 for extent in (*surface.extents[1:], layers)))
@@ -87,7 +87,7 @@ class SurfaceAccess:
             offset += np.clip(position, 0, max(last, 0)) * step
         if self.beyond == "trap":
             self._check_inside(view, surface, positions, chosen & ~inside)
-        # An access that is wider than a row is nowhere inside.
+        # An access wider than a row is always outside.
         return offset, chosen if self.beyond == "clamp" and most[0] >= 0 else inside
 
     def _check_alignment(self, view: View, x: Ints, chosen: Mask) -> None:

@@ -1,6 +1,6 @@
 """Tensor maps that kernels change: tensormap.replace, tensormap.cp_fenceproxy, and the fence that acquires a map.
 
-PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence". What the fields hold is in ``tensor_map``.
+PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence". The fields are described in ``tensor_map``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _copy(i: Instruction) -> Action:
 
 
 def acquire_map(i: Instruction) -> Action:
-    """Bind ``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map anew."""
+    """Bind ``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map again."""
     address = address_of(i, i.operands[0])
 
     def bind(site: BoundBlock) -> Call:

@@ -1,6 +1,6 @@
 """Textures: tex, tld4.
 
-PTX ISA, "Texture Instructions", in unified mode with handles in registers, as compilers make them of texture objects.
+PTX ISA, "Texture Instructions", in unified mode with handles in registers, as compilers emit them for texture objects.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from matmill.textures import GEOMETRIES, Texture
 #: Coordinates by geometry, without the layer.
 _COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 3, "acube": 3}
 _COMPONENTS = "rgba"
-# The channels that a texture does not have are undefined, and poison here.
+# The value of channels that a texture lacks, which are undefined.
 _POISON = 0xFFFFFFFF
 
 
 @instructions("tex")
 def fetch(i: Instruction) -> Action:
-    """Bind ``tex`` of one level: the level that ``.level`` and ``.grad`` ask for is always the only one."""
+    """Bind ``tex`` of one level: the level of ``.level`` and ``.grad`` is always the only one."""
     m = Modifiers(i, "v4")
     level = m.pick(("base", "level", "grad"))
     geometry = m.need(*GEOMETRIES)
@@ -43,7 +43,7 @@ def fetch(i: Instruction) -> Action:
 
 @instructions("tld4", operands=(2,))
 def gather(i: Instruction) -> Action:
-    """Bind ``tld4``: one channel of the four texels that linear filtering reads."""
+    """Bind ``tld4``: one channel of the four texels that linear filtering would read."""
     m = Modifiers(i, "v4")
     channel = _COMPONENTS.index(m.need(*_COMPONENTS))
     geometry = m.need("2d", "a2d")
@@ -73,7 +73,7 @@ def _fetched(i: Instruction, geometry: str, dtype: str, coordinate: str, channel
 
 
 class Fetch:
-    """A fetch bound to a site; ``channel`` is that of a gather, None of others."""
+    """A bound fetch; ``channel`` is a gather's, else None."""
 
     def __init__(self, access: ViewAccess[Texture], channel: int | None, *, resident: bool) -> None:
         self.access = access
@@ -82,7 +82,7 @@ class Fetch:
         self.coordinates = _COORDINATES[access.geometry]
 
     def __call__(self, handles: Row, layer: Row, *rows: Row) -> None:
-        """Put the texels into the rows of the results."""
+        """Store the texels in the result rows."""
         lanes = self.access.lanes.count
         sources = [np.broadcast_to(row, lanes) for row in rows[: self.coordinates]]
         outs = list(rows[self.coordinates :])
@@ -120,7 +120,7 @@ class Fetch:
             self.access.report("texture-type", self.access.first(chosen), did)
 
     def _result(self, texture: Texture, texels: list[Texels], number: int) -> Row:
-        """Return the row of a result: a channel, or of a gather a texel."""
+        """Return the row of a result: a channel, or for a gather a texel."""
         channel = number if self.channel is None else self.channel
         if channel >= texture.channels:
             return np.full(self.access.lanes.count, _POISON, np.uint32)
@@ -130,7 +130,7 @@ class Fetch:
             return texels[0].channel(channel)
         total = np.zeros(self.access.lanes.count)
         for each in texels:
-            # A texel of weight 0 is not read: what it holds, be it a NaN, does not matter.
+            # A texel of weight 0 is not read: even a NaN in it does not matter.
             total += np.where(each.tap.weight == 0, 0, each.tap.weight * each.channel(channel))
         return total.astype(np.float32)
 
@@ -149,7 +149,7 @@ class Texels:
         access.check(view, self.offset, texture.texel_bytes, reads)
 
     def channel(self, number: int) -> Row:
-        """Return one channel as a fetch gives it; the border's value outside."""
+        """Return one channel of the fetch; the border's value outside."""
         values = converted(self.texture, self.elements[self.offset // self.elements.itemsize + number])
         if self.tap.inside is None:
             return values

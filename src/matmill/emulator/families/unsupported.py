@@ -1,4 +1,4 @@
-"""Instructions that are known and not emulated: refused with the reason, so that a user need not look them up."""
+"""Known instructions that are not emulated: they are refused with the reason, so that a user need not look it up."""
 
 from __future__ import annotations
 

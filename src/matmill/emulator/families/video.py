@@ -1,6 +1,6 @@
 """Operations on the bytes or halves of 32-bit registers: vadd2, vabsdiff4 and the like.
 
-PTX ISA, "Video Instructions". All parts are written; selectors and masks are not taken.
+PTX ISA, "Video Instructions". All parts are written; selectors and masks are not supported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPERATIONS: dict[str, Callable[[_Parts, _Parts], _Parts]] = {
 
 @instructions(*(f"{name}{parts}" for name in _OPERATIONS for parts in (2, 4)), operands=(4,))
 def on_parts(i: Instruction) -> Action:
-    """Bind one operation on 2 halves or 4 bytes, or with ``.add`` the sum of its results and a 32-bit number."""
+    """Bind an operation on 2 halves or 4 bytes, or with ``.add`` the sum of its results plus a 32-bit number."""
     m = Modifiers(i)
     saturating, adding = m.flag("sat"), m.flag("add")
     signs = ["i" if m.type("u32", "s32") == "s32" else "u" for _ in range(3)]

@@ -1,8 +1,8 @@
 """Exchange between the lanes of a warp: shfl, vote, match, redux, activemask, elect.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask", "elect.sync". Lanes that name the same
-member mask have met before one of these runs (the scheduler sees to it) and exchange among themselves. What PTX leaves
-undefined is poison: all bits set in a register, false in a predicate.
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask", "elect.sync". The scheduler lets lanes with
+the same member mask meet before one of these runs; they exchange values among themselves. Results that PTX leaves
+undefined are poison: all bits set in a register, false in a predicate.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers
 from matmill.emulator.program.waits import Converge
 
 _LANE = np.arange(LANES, dtype=np.int64)
-# From the lanes that each lane exchanges with (bool[warps, 32 or 1, 32]) and operands ([warps, 32]) to the results,
-# each [warps, 32 or 1].
+# Takes each lane's companions (bool[warps, 32 or 1, 32]) and the operands ([warps, 32]); returns the results, each
+# [warps, 32 or 1].
 Combine: TypeAlias = "Callable[..., tuple[Row, ...]]"
 
 
@@ -36,8 +36,8 @@ def _collective(
 ) -> Action:
     """Bind an action that combines values of the lanes of each mask.
 
-    ``operands`` are the values and the member mask, of which there is none in forms without ``.sync``. ``reads`` says
-    of a shuffle which lane each lane reads, from the values.
+    ``operands`` are the values and the member mask, which forms without ``.sync`` lack. ``reads`` returns for a shuffle
+    the lane that each lane reads, from the values.
     """
     sources, members = operands
     inputs = (*sources, *(Value(x, "u4") for x in members))
@@ -66,7 +66,7 @@ def _collective(
 
 
 def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None) -> None:
-    """Write the result of ``lanes`` (bool[warps, 32], None for all), and poison where it is undefined."""
+    """Write the results of ``lanes`` (bool[warps, 32], None for all), and poison where they are undefined."""
     out = row.reshape(-1, LANES)
     if lanes is None:
         out[...] = result
@@ -78,7 +78,7 @@ def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None
 
 
 def _pair(d: Operand, kind: str) -> list[Value]:
-    """Return a result and, where it is written ``d|p``, its predicate."""
+    """Return a result and, for ``d|p``, its predicate."""
     return [Value(d.first, kind), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, kind)]
 
 
@@ -105,7 +105,7 @@ def shuffle(i: Instruction) -> Action:
 
 
 def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
-    """Return the lane that each lane reads ([warps, 32]), itself where none is in range, and whether one is."""
+    """Return the lane that each lane reads ([warps, 32]), itself if out of range, and whether it is in range."""
     delta, clamp = b.astype(np.int64) & 31, c.astype(np.int64)
     segment, bound = (clamp >> 8) & 31, clamp & 31
     first = _LANE & segment
@@ -153,7 +153,7 @@ def active_mask(i: Instruction) -> Action:
 
 @instructions("match")
 def match(i: Instruction) -> Action:
-    """Bind match: the lanes that hold the same value (any), or all lanes if all do (all)."""
+    """Bind match: the lanes with the same value (any), or all lanes if all have the same (all)."""
     m = Modifiers(i, "sync")
     mode = m.need("any", "all")
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
@@ -170,7 +170,7 @@ def match(i: Instruction) -> Action:
     return _collective(i, ([Value(a, kind)], (members,)), _pair(d, "u4"), combine)
 
 
-# How lanes are combined, and the value of a lane that takes no part.
+# The reduction of lanes, and the value of a lane that does not take part.
 _REDUCTIONS: dict[str, tuple[Any, str]] = {
     "add": (np.add, "zero"),
     "min": (np.minimum, "most"),
@@ -201,7 +201,7 @@ def reduce(i: Instruction) -> Action:
 
 @instructions("elect")
 def elect(i: Instruction) -> Action:
-    """Bind elect.sync: one leader among the lanes of the mask, here as on hardware the lowest."""
+    """Bind elect.sync: one leader among the lanes of the mask, the lowest as on hardware."""
     Modifiers(i, "sync").done()
     d, members = i.operands
     if not isinstance(d, Pair):

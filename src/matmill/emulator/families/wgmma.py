@@ -1,13 +1,13 @@
 """Products of warpgroups, wgmma: of f16, bf16, tf32, e4m3, e5m2, 8-bit integers and bits; their fence and groups.
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". D (64 x N) gets A (64 x K) times B (K x N), plus D unless
-scale-d is false; warp ``w`` of the warpgroup has rows ``16 w`` to ``16 w + 15``. K is 32 bytes of elements. Lane
-``4 g + t`` of a warp holds
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". D (64 x N) is A (64 x K) times B (K x N), plus D unless
+scale-d is false; warp ``w`` of the warpgroup has rows ``16 w`` to ``16 w + 15``. K is 32 bytes of elements. Lane ``4 g
++ t`` of a warp has
 
 - of A from registers: in register ``r`` row ``g + 8 (r mod 2)``, bytes ``4 t + 16 (r div 2)`` and on of its 32;
 - of D: rows ``g`` and ``g + 8`` in turn, of each columns ``2 t`` and ``2 t + 1`` of every 8.
 
-Floating-point sums are those of the tensor cores (``arith.tensor_core``). Of tf32 operands the lower 13 bits are
+Floating-point sums are those of the tensor cores (``arith.tensor_core``). The lower 13 bits of tf32 operands are
 ignored. Integers are exact and wrap, or are clamped with .satfinite.
 """
 
@@ -37,7 +37,7 @@ from matmill.emulator.program.waits import GroupWait
 from matmill.emulator.report.hazards import KernelFault, fault
 
 _M, _MOST_N = 16, 256
-# wgmma exists for this target alone.
+# wgmma exists only for this target.
 _TARGET = "sm_90a"
 _K_BYTES = 32
 _TF32_BITS = np.uint32(0xFFFFE000)
@@ -55,13 +55,13 @@ _VALUES: dict[str, Callable[[Row], Row]] = {
 }
 _K = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32, "b1": 256}
 _BYTE_FLOATS, _BYTES = {"e4m3", "e5m2"}, {"s8", "u8"}
-# Types of D, and how elements are seen in its registers.
+# Types of D, and the views of its registers as elements.
 _SUMS = {"f32": "f4", "f16": "f2", "s32": "i4"}
 
 
 @dataclass(frozen=True)
 class _Form:
-    """One wgmma.mma_async: N, its types, whether A and B are MN-major and negated, integers clamped."""
+    """One wgmma.mma_async: N, its types, whether A and B are MN-major and negated, and whether integers are clamped."""
 
     n: int
     a: str
@@ -78,7 +78,7 @@ class _Form:
 
 
 def _takes(a: str, b: str, d: str) -> bool:
-    """Tell whether there is a product of these types."""
+    """Tell whether wgmma has a product of these types."""
     if d == "s32":
         return {a, b} <= _BYTES or (a, b) == ("b1", "b1")
     if {a, b} <= _BYTE_FLOATS:
@@ -87,7 +87,7 @@ def _takes(a: str, b: str, d: str) -> bool:
 
 
 def _has_n(n: int, d: str) -> bool:
-    """Tell whether products have N columns: multiples of 8, beyond 32 of 16 for integers."""
+    """Tell whether products may have N columns: multiples of 8, for integers beyond 32 multiples of 16."""
     return 0 < n <= _MOST_N and n % (16 if d == "s32" and n > 24 else 8) == 0
 
 
@@ -117,7 +117,7 @@ def warpgroup_instruction(i: Instruction) -> Action:
 
 
 def _bind_mark(site: BoundBlock, i: Instruction, *, commits: bool) -> Call:
-    """Bind wgmma.fence and wgmma.commit_group for the warps of a site."""
+    """Bind wgmma.fence and wgmma.commit_group to warps."""
     whole, lanes, products = site.whole_warps(i), site.lanes, site.machine.products
 
     def call() -> None:
@@ -172,7 +172,7 @@ def _product(i: Instruction, m: Modifiers) -> Action:
 
 
 def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
-    """Return the registers of D or A: ``count`` different ones of 32 bits."""
+    """Return the registers of D or A: ``count`` different 32-bit registers."""
     result = tuple(registers(operand.items)) if isinstance(operand, Vector) else ()
     if len(result) != count or len(set(result)) != count or any(TYPE_BYTES[r.type] != 4 for r in result):
         raise i.unsupported(f"other registers than {count} different ones of 32 bits")
@@ -182,7 +182,7 @@ def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
 def _signs_and_majors(
     i: Instruction, a_type: str, immediates: list[Operand], *, from_registers: bool
 ) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
-    """Return the immediates behind scale-d: which of A and B are MN-major, and which are negated."""
+    """Return the immediates after scale-d: which of A and B are MN-major, and which are negated."""
     signs = 0 if a_type in _BYTES | {"b1"} else 2
     majors = (1 if from_registers else 2) if a_type in {"f16", "bf16"} else 0
     values = [_literal(i, o) for o in immediates]
@@ -197,7 +197,7 @@ def _signs_and_majors(
 
 
 class _Issue:
-    """A wgmma.mma_async bound to a site."""
+    """A bound wgmma.mma_async."""
 
     def __init__(
         self, site: BoundBlock, i: Instruction, form: _Form, sums: tuple[Register, ...], factors: tuple[Register, ...]
@@ -208,7 +208,7 @@ class _Issue:
         self.lanes = site.lanes
         self.file = site.files["32"]
         self.whole = site.whole_warps(i)
-        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        # A and B are decoded by their own formats; only 8-bit floats may have two.
         self.cores = [
             TensorCore(rule_of(_TARGET, x, form.d), machine.buffers) for x in (form.a, form.b) if form.d != "s32"
         ]
@@ -251,7 +251,7 @@ class _Issue:
         )
 
     def _agents(self, descriptors: NDArray[np.uint64]) -> tuple[int, ...]:
-        """Return the race detector's names for the products of the warps, of which it hears what they read."""
+        """Return the race detector's numbers of the warps' products, and report what these read."""
         machine, warps = self.machine, self.lanes.warps
         events = machine.events
         if events is None:
@@ -273,7 +273,7 @@ class _Issue:
         return fault("warpgroup", message, self.instruction)
 
     def multiply(self, issued: Issued, sums: Row, factors: Row | None) -> Row:
-        """Give D of each warp, from its old registers and A's (uint32[registers, 32 warps]), or A in shared memory."""
+        """Return D of each warp, from its old registers and A's (uint32[registers, 32 warps]) or A in shared memory."""
         form, warps = self.form, issued.warps
         if factors is None:
             a = self.operands[0].read(warps, issued.descriptors[0])
@@ -293,7 +293,7 @@ class _Issue:
         return out
 
     def _floats(self, a: Row, b: Row, c: Row) -> Row:
-        """Return A times B plus C, float32 but for C and D of float16."""
+        """Return A times B plus C, in float32, or in float16 if C and D are float16."""
         left, right = (
             core.factor(np.ascontiguousarray(np.moveaxis(x, -1, 0))) for core, x in zip(self.cores, (a, b), strict=True)
         )
@@ -302,19 +302,19 @@ class _Issue:
 
 
 def _spread(factor: Factor, axis: int) -> Factor:
-    """Return a factor [k, warps, rows] with an axis more, along which it is broadcast."""
+    """Return a factor [k, warps, rows] with one more axis, along which it is broadcast."""
     return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
 def _rows(site: BoundBlock, held: tuple[Register, ...]) -> Rows:
-    """Return the rows of some registers: a slice where they follow each other."""
+    """Return the rows of some registers, as a slice if they are consecutive."""
     rows = np.array([site.machine.program.layout.rows[r] for r in held])
     first = int(rows[0])
     return slice(first, first + len(rows)) if (rows == first + np.arange(len(rows))).all() else rows
 
 
 def _in_words(descriptors: NDArray[np.uint64], adds: NDArray[np.bool_]) -> list[str]:
-    """Return the operands of each warp, for messages about warps that differ."""
+    """Format the operands of each warp, for messages about warps that differ."""
     return [
         f"descriptors {', '.join(map(hex, each))} and scale-d {bool(add)}"
         for each, add in zip(descriptors.T.tolist(), adds, strict=True)
@@ -322,7 +322,7 @@ def _in_words(descriptors: NDArray[np.uint64], adds: NDArray[np.bool_]) -> list[
 
 
 def _fragments(registers_of_d: Row, element: np.dtype[np.generic], warps: int) -> Row:
-    """Give D in its registers, seen as [warps, 2, 8, N / 8, 4, 2]: lower half, row, 8 columns, two columns, column."""
+    """Return D in its registers, as [warps, 2, 8, N / 8, 4, 2]: lower half, row, 8 columns, two columns, column."""
     if element.itemsize == 2:
         return np.transpose(registers_of_d.view(element).reshape(-1, 2, warps, 8, 4, 2), (2, 1, 3, 0, 4, 5))
     return np.transpose(registers_of_d.view(element).reshape(-1, 2, 2, warps, 8, 4), (3, 1, 4, 0, 5, 2))
@@ -335,7 +335,7 @@ def _matrices(registers_of_d: Row, element: np.dtype[np.generic], warps: int) ->
 
 
 def _integers(a: Row, b: Row, c: Row, *, saturating: bool) -> Row:
-    """Return A times B plus C of integers; far below 2**53, so float64 holds all sums."""
+    """Return A times B plus C of integers, in float64: all sums are far below 2**53."""
     products = np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(1, 2)).astype(np.int64)
     total = products + c
     limits = np.iinfo(np.int32)
@@ -343,7 +343,7 @@ def _integers(a: Row, b: Row, c: Row, *, saturating: bool) -> Row:
 
 
 class _SharedOperand:
-    """A or B in shared memory: ``rows`` rows of M or N, of which each warp reads its own of A and all of B."""
+    """A or B in shared memory: ``rows`` rows of M or N. Each warp reads its own rows of A, and all of B."""
 
     def __init__(self, machine: Machine, i: Instruction, name: str, rows: int, *, mn_major: bool) -> None:
         self.machine = machine
@@ -353,7 +353,7 @@ class _SharedOperand:
         self.mn_major = mn_major
 
     def read(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> Row:
-        """Return uint8[warps, rows, 32]: what each warp reads through its descriptor; K is the last axis."""
+        """Return the bytes that each warp reads through its descriptor: uint8[warps, rows, 32]; K is the last axis."""
         machine = self.machine
         region, geometry = machine.shared, machine.geometry
         index = self._chunks(warps, descriptors)
@@ -372,7 +372,7 @@ class _SharedOperand:
     def _check_swizzles(
         self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64], index: NDArray[np.int64]
     ) -> None:
-        """Report chunks that TMA has swizzled otherwise than the descriptor says."""
+        """Report chunks that TMA has swizzled differently from the descriptor."""
         machine = self.machine
         for bits in np.unique(descriptors).tolist():
             mine, swizzle = np.flatnonzero(descriptors == bits), decode(bits).swizzle
@@ -389,7 +389,7 @@ class _SharedOperand:
             machine.hazards.add("swizzle", self.instruction, self._message(warp, bits, problem), self.instruction)
 
     def offsets(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the bytes of its block's window at which each warp reads 16: int64[warps, n]."""
+        """Return the bytes in its block's window at which each warp reads 16: int64[warps, n]."""
         return self._chunks(warps, descriptors).reshape(len(warps), -1) * CHUNK
 
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -436,7 +436,7 @@ class _SharedOperand:
         )
 
     def _unwritten(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64], written: NDArray[np.bool_]) -> None:
-        """Report the first chunk that nothing was stored to."""
+        """Report the first chunk that was never stored to."""
         at = int(np.flatnonzero(~written.reshape(len(warps), -1).all(axis=1))[0])
         index = self._chunks(warps[at : at + 1], descriptors[at : at + 1])[0]
         chunk = int(index.reshape(-1)[np.flatnonzero(~written[at].reshape(-1, 2).all(axis=1))[0]])

@@ -1,4 +1,4 @@
-"""Which device functions are called rather than inlined: recursive ones, and those that a pointer may name."""
+"""Device functions that are called, not inlined: recursive ones, and those that a pointer may refer to."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from matmill.emulator.frontend.syntax import (
 )
 
 _POINTERS = {"b64", "u64", "s64"}
-# Addresses of functions are below those of all memory, and no null pointers.
+# Addresses of functions are below those of all memory, and are not null pointers.
 CODE_START, CODE_STEP = 1 << 20, 128
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call instruction taken apart: what gets the results, whom it calls, and its arguments."""
+    """The parts of a call instruction: its results, its callee, and its arguments."""
 
     returns: tuple[Operand, ...]
     callee: Operand
@@ -34,7 +34,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The function that it names; "" for a call through a pointer."""
+        """The name of the callee; "" for a call through a pointer."""
         return self.callee.text if isinstance(self.callee, Name) else ""
 
     @property
@@ -50,7 +50,7 @@ class Call:
 def taken_apart(call: Instruction) -> Call:
     """Return the parts of ``call (results), function, (arguments), prototype;``.
 
-    Raises ``EmulationError`` where it calls neither a function nor a pointer.
+    Raises ``EmulationError`` if it calls neither a function nor a pointer.
     """
     operands = list(call.operands)
     returns = _group(operands)
@@ -62,7 +62,7 @@ def taken_apart(call: Instruction) -> Call:
 
 
 def _group(operands: list[Operand]) -> tuple[Operand, ...]:
-    """Take the group of operands that comes next, if one does."""
+    """Take the next group of operands, if there is one."""
     if operands and isinstance(operands[0], Group):
         group = operands[0].items
         del operands[0]
@@ -72,13 +72,13 @@ def _group(operands: list[Operand]) -> tuple[Operand, ...]:
 
 @dataclass
 class CallGraph:
-    """The functions of a module that code reaches, by the calls in them."""
+    """The functions of a module that code reaches by calls."""
 
     module: Module
     _reached: dict[str, set[str]] = field(default_factory=dict)
 
     def called(self, entry: Function) -> list[Function]:
-        """Return the functions that ``entry`` reaches and that are not inlined everywhere, callees before callers."""
+        """Return the functions that ``entry`` reaches and that are not always inlined, callees before callers."""
         edges: dict[str, set[str]] = {}
         pointed: set[str] = set()
         waiting = [entry]
@@ -95,15 +95,15 @@ class CallGraph:
                 waiting += names
         self._reached = {name: _reached(edges, name) for name in edges}
         chosen = [n for n in edges if n != entry.name and (n in pointed or self.is_recursive(n))]
-        # What a function reaches its callers reach too.
+        # A function's callers reach everything that it reaches.
         return [self.module.functions[n] for n in sorted(chosen, key=lambda n: len(self._reached[n]))]
 
     def is_recursive(self, name: str) -> bool:
-        """Tell whether a function may come to call itself."""
+        """Tell whether a function may call itself, directly or not."""
         return name in self._reached.get(name, ())
 
     def named_by(self, call: Call) -> list[Function]:
-        """Return the functions that a call may reach: the one that it names, or those that its pointer may be to."""
+        """Return the functions that a call may reach: the one that it names, or all that its pointer may refer to."""
         functions = self.module.functions
         if call.name:
             return [functions[call.name]] if call.name in functions else []
@@ -112,7 +112,7 @@ class CallGraph:
 
     @cached_property
     def _taken(self) -> list[str]:
-        """The functions of which somebody takes the address."""
+        """The functions whose address is taken."""
         module = self.module
         functions = (*module.entries.values(), *module.functions.values())
         variables = [*module.variables, *(v for f in functions for v in f.variables)]
@@ -147,7 +147,7 @@ def _reached(edges: dict[str, set[str]], start: str) -> set[str]:
 
 
 def code_addresses(module: Module) -> dict[str, int]:
-    """Return the address of each function that a module declares; two names of one function have one address."""
+    """Return the address of each function that a module declares; two names of one function share it."""
     own = {name: module.functions[name].name if name in module.functions else name for name in module.code}
     numbers = {name: n for n, name in enumerate(dict.fromkeys(own.values()))}
     return {name: CODE_START + CODE_STEP * numbers[own[name]] for name in own}

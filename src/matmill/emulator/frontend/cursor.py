@@ -1,4 +1,4 @@
-"""A position in PTX text, and the names that are known there."""
+"""A position in PTX text, and the names that are declared there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_DIGITS = 9
 
 
 class Scope:
-    """One brace level: what its names mean. Labels get the scope's number, so that inner ones hide outer ones."""
+    """One brace level and its names. Labels get the scope's number, so that inner ones hide outer ones."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -22,14 +22,14 @@ class Scope:
 
 
 class Cursor:
-    """Tokens taken one after another, and the scopes that are open."""
+    """Tokens taken one after another, and the open scopes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = tokens(text)
         self.at = 0
         self.scopes = [Scope(0)]
-        # The functions seen so far, as what their addresses are of.
+        # The functions so far, as variables that their addresses refer to.
         self.code: dict[str, Variable] = {}
 
     @property
@@ -38,7 +38,7 @@ class Cursor:
         return self.tokens[self.at]
 
     def take(self, text: str | None = None) -> Token:
-        """Take the next token, which must be ``text`` where given."""
+        """Take the next token, which must be ``text`` if that is not empty."""
         token = self.tokens[self.at]
         if token.kind == "statement":
             self.tokens[self.at : self.at + 1] = spelled_out(token)
@@ -81,14 +81,14 @@ class Cursor:
         return skipped
 
     def variable(self, name: str) -> Variable | None:
-        """Return the variable that ``name`` means here, innermost scope first."""
+        """Return the variable that ``name`` refers to here, innermost scope first."""
         for scope in reversed(self.scopes):
             if name in scope.variables:
                 return scope.variables[name]
         return None
 
     def register(self, name: str) -> Register | None:
-        """Return the register that ``name`` means here, innermost scope first."""
+        """Return the register that ``name`` refers to here, innermost scope first."""
         for scope in reversed(self.scopes):
             known = scope.registers.get(name)
             if known is not None:
@@ -103,7 +103,7 @@ class Cursor:
 
 
 def resolve_labels(body: list[tuple[Statement, tuple[int, ...]]]) -> tuple[Statement, ...]:
-    """Give each label a name of its own (scope and name), and branches the label that their scope sees."""
+    """Give each label a unique name (scope and name), and branches the label in their scope."""
     known = {(path[-1], s.name) for s, path in body if isinstance(s, Label)}
 
     def full(name: str, path: tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
-"""Functions that are called: their code behind one another in a flat body, and a stack for their variables.
+"""Functions that are called: their code one after another in a flat body, and a stack for their variables.
 
-A register holds where the running function's frame begins in the thread's local memory. A frame begins with the
-function's results and parameters, which the caller finds behind its own frame. Calls and returns are left to the
-engine; all else is ordinary instructions.
+A register has the start of the running function's frame in the thread's local memory. A frame begins with the
+function's results and parameters, which for the caller are directly after its own frame. The engine executes calls and
+returns; everything else is ordinary instructions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matmill.emulator.frontend.syntax import (
     Variable,
 )
 
-#: The bytes of stack beside one frame of each function. A call takes at least ``LEAST_FRAME`` of them, as its return
+#: Bytes of stack besides one frame of each function. A call takes at least ``LEAST_FRAME`` of them, as the return
 #: address does on a GPU.
 STACK_BYTES = 32 << 10
 LEAST_FRAME = 64
@@ -33,9 +33,9 @@ LEAST_FRAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The stack of calls: the register that holds where a frame begins, and the local variable that it points into.
+    """The stack of calls: the register with the start of a frame, and the local variable that it points to.
 
-    ``frames`` are the bytes that each function needs there, ``addresses`` what pointers to functions hold.
+    ``frames`` are the bytes that each function needs there, ``addresses`` the values of pointers to functions.
     """
 
     register: Register = field(default_factory=lambda: Register("frame", "u64"))
@@ -48,8 +48,8 @@ class Stack:
 class Flat:
     """A body with calls expanded, the variables that it and its callees declare, and its branch tables.
 
-    Calls that are left in it are ``call F, F;``, or ``call pointer, F, G, …;`` with all functions that the pointer may
-    be to. The code of ``F`` begins at the label ``F#``, and returns by ``return F;``.
+    The remaining calls are ``call F, F;``, or ``call pointer, F, G, …;`` with all functions that the pointer may refer
+    to. The code of ``F`` begins at the label ``F#``, and returns by ``return F;``.
     """
 
     body: list[Statement] = field(default_factory=list)
@@ -61,8 +61,8 @@ class Flat:
 def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: CallGraph) -> Flat:
     """Return one flat body of an entry and of the functions that are called, each with its flat body.
 
-    The functions' code comes first, callees before callers: lanes run lowest block first, so those that are inside a
-    call catch up with those that are not.
+    The functions' code comes first, callees before callers: lanes run lowest block first, so that lanes inside a call
+    catch up with the others.
     """
     variables = [v for function, flat in called for v in (*function.returns, *function.params, *flat.variables)]
     unit = max([16, *(v.align for v in variables if v.space in {"local", "param"})])
@@ -87,10 +87,10 @@ def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: Cal
 
 
 class _Frame:
-    """Where the variables of one function are, in bytes behind the beginning of its frame.
+    """The positions of one function's variables, in bytes from the beginning of its frame.
 
-    An ``entry`` has no frame: only what it passes to calls is on the stack. ``needs`` are the bytes of a frame and of
-    what is passed to a call behind it.
+    An ``entry`` has no frame: only variables that it passes to calls are on the stack. ``needs`` are the bytes of a
+    frame and of the variables for a call after it.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Frame:
             self.needs = max(self.needs, end)
 
     def body(self, flat: Flat, graph: CallGraph) -> Iterator[Statement]:
-        """Yield the body with its variables on the stack, and calls that move to the next frame and back."""
+        """Yield the body with its variables on the stack, and with calls that move to the next frame and back."""
         for s in flat.body:
             if isinstance(s, Label):
                 yield s
@@ -139,7 +139,7 @@ class _Frame:
         yield self._sum(s, "sub", self._register, self.size)
 
     def _sum(self, s: Instruction, name: str, result: Register, offset: int) -> Instruction:
-        """Return the beginning of the frame, moved by ``offset`` bytes."""
+        """Return the instruction that adds ``offset`` bytes to the start of the frame."""
         operands = (result, self._register, Immediate(offset, "int"))
         return replace(s, name=name, modifiers=("u64",), operands=operands, guard=None, negated=False)
 
@@ -153,7 +153,7 @@ class _Frame:
         return o
 
     def _modifiers(self, s: Instruction) -> tuple[str, ...]:
-        """Modify nothing: parameters on the stack are in local memory."""
+        """Return the modifiers for the stack: parameters there are in local memory."""
         bases = [o.base.variable for o in s.operands if isinstance(o, Address) and isinstance(o.base, Symbol)]
         if not any(v in self._offsets for v in bases):
             return s.modifiers
@@ -167,7 +167,7 @@ def _passed(s: Instruction) -> list[Variable]:
 
 
 def _slots(variables: Iterable[Variable], start: int, unit: int) -> tuple[dict[Variable, int], int]:
-    """Say where the results and arguments of a call are from ``start`` on, and where they end."""
+    """Return the offsets of a call's results and arguments from ``start`` on, and their end."""
     offsets = {}
     for variable in variables:
         offsets[variable] = start

@@ -1,8 +1,8 @@
 """Device functions inlined at their calls, so that the rest of the emulator sees one flat body.
 
 Parameters and return values are ``.param`` variables on both sides; the callee's are replaced by the caller's.
-Recursive functions, and those that are called through pointers, are part of the flat body once, and calls of them stay
-(see ``frames``).
+Recursive functions, and those that are called through pointers, are in the flat body once, and their calls remain (see
+``frames``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from matmill.emulator.frontend.syntax import (
     Vector,
 )
 
-#: Functions of the runtime: the types of their arguments, and of the result ("" for none). Families have what they do.
+#: Functions of the runtime: the types of their arguments, and of the result ("" for none). Families implement them.
 SYSTEM_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
     "vprintf": (("b64", "b64"), "b32"),
     "malloc": (("b64",), "b64"),
@@ -43,9 +43,9 @@ _MAX_STATEMENTS = 500_000
 
 @dataclass
 class _Renaming:
-    """What the names of one copy of a callee refer to; ``end`` is the label to which it returns, "" if it is called.
+    """The objects that names in one copy of a callee refer to; ``end`` is the label for its return, "" if it is called.
 
-    ``callers`` are the lines of the calls that the copy is inlined at, innermost first.
+    ``callers`` are the lines of the calls that inline the copy, innermost first.
     """
 
     prefix: str
@@ -77,9 +77,9 @@ class _Renaming:
 
 
 def flatten(module: Module, function: Function) -> Flat:
-    """Return the function with its calls expanded, and with the code of what it calls.
+    """Return the function with its calls expanded, and with the code of the functions that it calls.
 
-    Raises ``EmulationError`` for calls of functions without a body and of more than can be expanded.
+    Raises ``EmulationError`` for calls of functions without a body, and if there are too many calls to expand.
     """
     graph = CallGraph(module)
     called = graph.called(function)
@@ -93,7 +93,7 @@ def flatten(module: Module, function: Function) -> Flat:
 
 @dataclass
 class _Inliner:
-    """Expands the calls of one entry and of what it calls; ``calls`` counts those that it leaves."""
+    """Expands the calls of one entry and of its callees; ``calls`` counts those that remain."""
 
     module: Module
     graph: CallGraph
@@ -102,7 +102,7 @@ class _Inliner:
     calls: int = 0
 
     def apart(self, function: Function) -> Flat:
-        """Return a function that is called, as code of its own."""
+        """Return a function that is called, as separate code."""
         renaming = _Renaming(f"{function.name}#", "", {})
         targets = {renaming.prefix + name: _labels(renaming.prefix, of) for name, of in function.targets.items()}
         flat = Flat(variables=list(function.variables), targets=targets)
@@ -110,7 +110,7 @@ class _Inliner:
         return flat
 
     def expand(self, body: Sequence[Statement], flat: Flat, stack: tuple[str, ...]) -> None:
-        """Add a body to ``flat``; ``stack`` are the functions that it is inlined in, and its own."""
+        """Append a body to ``flat``; ``stack`` are the functions in which it is inlined, and its own."""
         for statement in body:
             if isinstance(statement, Instruction) and statement.name == "call":
                 self._call(statement, flat, stack)
@@ -152,7 +152,7 @@ class _Inliner:
         if len(stack) > _MAX_DEPTH:
             raise i.unsupported(f"more than {_MAX_DEPTH} calls inside each other")
         prefix = f"{callee.name}#{self.copies}:"
-        # Each copy has its own locals: two calls may be active in diverged lanes at once.
+        # Each copy has its own locals, because two calls may be active in diverged lanes at once.
         own = {v: replace(v, name=prefix + v.name) if v.space in {"local", "param"} else v for v in callee.variables}
         flat.variables += own.values()
         passed = {v: o.variable for v, o in zip((*callee.returns, *callee.params), given, strict=True)}
@@ -167,7 +167,7 @@ def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
-    """Give a call of the runtime: its arguments loaded from their ``.param`` variables, the call, its result stored."""
+    """Return a call of the runtime: its arguments loaded from ``.param`` variables, the call, its result stored."""
     name = call.name
     kinds, result = SYSTEM_CALLS[name]
     given = [o for o in call.arguments if isinstance(o, Symbol)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matmill.errors import EmulationError
 
-# A ``.loc`` directive is one token, and so is a section of debug information: they are half of what NVRTC writes, and
+# A ``.loc`` directive is one token, and so is a section of debug information: they are half of NVRTC's output, and
 # hardly any of it is used.
 _PARTS = r"""
     (?P<space>//[^\n]*|/\*.*?\*/)
@@ -19,8 +19,8 @@ _PARTS = r"""
         |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?\b)
     | (?P<mark>[@!|{}\[\]();,:+\-<>=*/&^~?])
 """
-# Most instructions are one token too, guard, operands and semicolon included: the parser knows most operands by their
-# text. What looks like one and is none is spelled out by it.
+# Most instructions are one token too, with guard, operands and semicolon: the parser knows most operands by their text.
+# If such a token is not an instruction, it is spelled out.
 _STATEMENT = r"""
     (?P<statement>(?:@!?[\w$%]+[ \t]+)?[a-z][\w.]*(?:::[\w.]+)*[ \t]+[%$\w\[{_!][\w$%.,\[\]{}|!+\-<>@ \t]*;) |
 """
@@ -39,7 +39,7 @@ class Token(NamedTuple):
 
 
 def syntax_error(line: int, got: str, wanted: str) -> EmulationError:
-    """Return the error for PTX that cannot be read."""
+    """Return the error for PTX that is not valid."""
     return EmulationError(
         argument=f"PTX line {line}",
         got=got,
@@ -51,18 +51,18 @@ def syntax_error(line: int, got: str, wanted: str) -> EmulationError:
 def tokens(text: str) -> list[Token]:
     """Return all tokens of ``text``, without spaces and comments.
 
-    Raises :class:`EmulationError` with the line number on a character that PTX does not know.
+    Raises :class:`EmulationError` with the line number at a character that PTX does not have.
     """
     return _scan(_STATEMENT_OR_TOKEN, text, 1, 0)
 
 
 def spelled_out(statement: Token) -> list[Token]:
-    """Return the tokens that a statement is made of."""
+    """Return the tokens in a statement."""
     return _scan(_TOKEN, statement.text, statement.line, statement.start)[:-1]
 
 
 def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[Token]:
-    """Return the tokens of ``text``, which begins in a line and at an offset of a longer one."""
+    """Return the tokens of ``text``, which begins at a line and an offset of a longer text."""
     result: list[Token] = []
     position = 0
     for m in pattern.finditer(text):

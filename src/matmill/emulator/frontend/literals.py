@@ -12,14 +12,14 @@ _MAX_ITEMS = 1 << 20
 
 
 class TokenSource(Protocol):
-    """What an initializer is read from: the parser."""
+    """The source of an initializer: an interface of the parser."""
 
     @property
     def token(self) -> Token:
         """The next token."""
 
     def take(self, text: str | None = None) -> Token:
-        """Take the next token, which must be ``text`` where given."""
+        """Take the next token, which must be ``text`` if that is not empty."""
 
     def accept(self, text: str) -> bool:
         """Take the next token if it is ``text``."""
@@ -32,7 +32,7 @@ class TokenSource(Protocol):
 
     @property
     def code(self) -> dict[str, Variable]:
-        """The functions declared before, as what their addresses are of."""
+        """The functions declared before, as variables that their addresses refer to."""
 
 
 def immediate(token: Token, *, negative: bool = False) -> Immediate:
@@ -63,9 +63,9 @@ def immediate(token: Token, *, negative: bool = False) -> Immediate:
 
 
 def initializer(source: TokenSource, element: str) -> tuple[bytes, tuple[tuple[int, Variable, int], ...]]:
-    """Return the bytes after ``=``: numbers, ``{…}`` lists and names of variables and functions.
+    """Return the bytes after ``=`` (numbers, ``{…}`` lists, names of variables and functions).
 
-    Returns them with the addresses that must be filled in.
+    The addresses that must be filled in are the second value.
     """
     data = bytearray()
     relocations: list[tuple[int, Variable, int]] = []
@@ -121,7 +121,7 @@ def _packed(literal: Immediate, element: str) -> bytes:
 
 
 def bits_of(literal: Immediate, kind: str) -> int:
-    """Give the bit pattern of a literal in a register of NumPy kind ``kind`` ("u4", "f4", "f8", …), not yet masked."""
+    """Return the bit pattern of a literal in a register of NumPy kind ``kind`` ("u4", "f4", "f8", …), unmasked."""
     wide = kind == "f8"
     same_format = literal.form == ("f64" if wide else "f32")
     if same_format or (literal.form != "real" and kind not in {"f4", "f8"}):

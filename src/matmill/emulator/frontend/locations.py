@@ -1,4 +1,4 @@
-"""Source lines of a module: what ``.file`` and ``.loc`` say."""
+"""Source lines of a module, from ``.file`` and ``.loc``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from matmill.emulator.frontend.lexer import Token, syntax_error
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 # Paths of CUDA's own headers, in wheels and in toolkits.
 _TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
-# What NVRTC has of CUDA's headers in itself, where nobody can look a line up.
+# NVRTC's built-in copy of CUDA's headers, whose lines no user can see.
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _MOST_CALLERS = 64
 
 
 class Locations:
-    """The files of a module, and the line that its code comes from, which changes as its text is read.
+    """The files of a module, and the current source line, which changes as the text is read.
 
-    ``where`` is "file:line", or the numbers of both where the file has no name; ``within`` is the line of a header of
-    CUDA's that was inlined there, or "", ``callers`` are the lines
-    of the calls that inlined ``where``.
+    ``where`` is "file:line", or the numbers of both if the file has no name. ``within`` is the line of a CUDA header
+    that was inlined there, or "". ``callers`` are the lines of the calls that inline ``where``.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        """Read all files first: ``.file`` may come after the code."""
+        """Read all files first, because ``.file`` may come after the code."""
         self.where = self.within = ""
         self.callers: tuple[str, ...] = ()
         self._files: dict[str, str] = {}
@@ -42,16 +41,16 @@ class Locations:
             self._toolkit.add(number)
 
     def leave(self) -> None:
-        """Leave what follows without a line."""
+        """Set no line for the following code."""
         self.where, self.within, self.callers = "", "", ()
 
     def move(self, token: Token) -> None:
-        """Go to the line that a ``.loc`` names."""
+        """Set the line of a ``.loc``."""
         match = _LOCATION.match(token.text)
         if match is None:
             raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
         file, line, column, *inlined = match.groups()
-        # NVRTC marks moved code with line 0; the last real line is the better guide.
+        # NVRTC marks moved code with line 0; the last real line is more useful.
         if line == "0":
             return
         chain = f"{file}:{line}"
@@ -66,11 +65,11 @@ class Locations:
         self.where, self.within, self.callers = self._known[chain]
 
     def _named(self, chain: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return ``where``, ``within`` and ``callers`` of a line and those that inlined it, innermost first."""
+        """Return ``where``, ``within`` and ``callers`` for a line and those that inline it, innermost first."""
         if not self._files:
             return chain, "", ()
         lines = [each.partition(":") for each in chain.split("<")]
-        # The user's own line is the first that is not in a header of CUDA's.
+        # The user's line is the first that is not in a CUDA header.
         own = next((each for each in lines if each[0] not in self._toolkit), lines[0])
         number, _, line = own
         where = f"{self._files[number]}:{line}" if number in self._files else chain

@@ -1,4 +1,4 @@
-"""Names as C++ spells them: what the compiler mangles is read back, and bytes of an array are elements."""
+"""Names as C++ writes them: mangled names are demangled, and bytes of an array become elements."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 _LIBRARY = "libstdc++.so.6"
-# The namespace that NVRTC makes for what is static in a file.
+# NVRTC's namespace for the static names of a file.
 _INTERNAL = re.compile(r"\b_INTERNAL_\w+::")
 
 
 @lru_cache(maxsize=4096)
 def readable(name: str) -> str:
-    """Return a mangled name as C++ spells it; any other name as it is. The C++ runtime's own demangler reads it.
+    """Return a mangled name as C++ writes it, by the C++ runtime's demangler; any other name unchanged.
 
-    Of a function around a variable the parameters are left out.
+    The parameters of a function around a variable are omitted.
 
     >>> readable("_ZZ5scalePfiE4tile"), readable("_Z5scalePfi"), readable("partial")
     ('scale::tile', 'scale(float*, int)', 'partial')
@@ -34,7 +34,7 @@ def readable(name: str) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """Return a name without the parameters of the functions around it; "(anonymous namespace)" stays."""
+    """Return a name without the parameters of the functions around it; "(anonymous namespace)" remains."""
     end = name.rfind(")::")
     while end >= 0:
         depth, start = 0, end
@@ -51,10 +51,7 @@ def _without_parameters(name: str) -> str:
 
 @cache
 def _demangler() -> Callable[..., int | None] | None:
-    """Return ``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too.
-
-    It is None where there is none.
-    """
+    """Return ``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too, or None."""
     try:
         demangle = ctypes.CDLL(_LIBRARY)["__cxa_demangle"]
     except (OSError, AttributeError):
@@ -65,7 +62,7 @@ def _demangler() -> Callable[..., int | None] | None:
 
 
 def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> str:
-    """Return the element of an array, stored by rows, at a byte offset; a byte inside an element is named too.
+    """Return the element at a byte offset of an array, stored by rows; a byte inside an element is named too.
 
     >>> element_at("tile", 132, 4, (32, 33)), element_at("x", 6, 4, (8,))
     ('tile[1][0]', 'byte 2 of x[1]')

@@ -1,7 +1,7 @@
 """PTX text to a :class:`Module`.
 
-Reads the whole PTX grammar that NVRTC writes, with names resolved to registers and variables; the instruction
-table decides later what an instruction means. Debug sections are skipped.
+Reads the whole PTX grammar that NVRTC emits, with names resolved to registers and variables; the instruction table
+interprets instructions later. Debug sections are skipped.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NUMERIC_LIMITS = {
     ".abi_preserve", ".abi_preserve_control",
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
-# Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
+# Vectors of more than eight operands, which messages abbreviate: wgmma has up to 128.
 _LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _LONG = 8
-# Operands, where some are vectors or addresses.
+# Operands, some of which are vectors or addresses.
 _PARTS = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|[^\s,{}\[\]]+")
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
@@ -53,7 +53,7 @@ _THREAD_REGISTERS = 256
 def parse(text: str) -> Module:
     """Parse a PTX module.
 
-    Raises :class:`EmulationError`, with the PTX line, on anything that is not PTX.
+    Raises :class:`EmulationError`, with the PTX line, for anything that is not PTX.
 
     >>> module = parse(".version 8.0 .target sm_90 .entry k(.param .u32 n) { ret; }")
     >>> list(module.entries), module.entries["k"].params[0].size
@@ -67,7 +67,7 @@ class _Parser(OperandReader):
         super().__init__(text)
         self.functions: dict[str, Function] = {}
         self.locations = Locations(self.tokens)
-        # What the texts of operands stand for in the innermost scope, and opcodes taken apart.
+        # The objects for texts of operands in the innermost scope, and split opcodes.
         self.operands: dict[str, Operand] = {}
         self.opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.scope_count = 0
@@ -103,7 +103,7 @@ class _Parser(OperandReader):
         return Module(entries, self.functions, variables, target, self.code)
 
     def _directive(self, word: str, line: int) -> str:
-        """Give the value of a directive that ends with its line, or after its first value where others follow on it."""
+        """Return the value of a directive, which ends with its line, or after its first value if others follow."""
         if word == ".alias":
             self._alias()
             return ""
@@ -115,7 +115,7 @@ class _Parser(OperandReader):
         return first.text
 
     def _alias(self) -> None:
-        """Parse another name of a function."""
+        """Parse a second name of a function."""
         name = self.take_word("a function's name").text
         self.take(",")
         aliased = self.take_word("a function's name")
@@ -185,7 +185,7 @@ class _Parser(OperandReader):
         return Variable(name, space, size, align, data, relocations, extern=extern or unsized, element=element)
 
     def _variable_type(self, line: int) -> tuple[int, int, str]:
-        """Return alignment, vector length and element type, as far as given."""
+        """Return alignment, vector length and element type, with defaults."""
         align, vector, element = 0, 1, ""
         while self.token.kind == "word" and self.token.text.startswith("."):
             word = self.take().text[1:]
@@ -200,7 +200,7 @@ class _Parser(OperandReader):
         return align, vector, element
 
     def _array_size(self, vector: int) -> tuple[int, bool]:
-        """Return the number of elements that follow a variable's name, and whether one dimension is left open."""
+        """Return the number of elements after a variable's name, and whether one dimension is left open."""
         count, unsized = vector, False
         while self.accept("["):
             if self.accept("]"):
@@ -253,7 +253,7 @@ class _Parser(OperandReader):
         return tuple(variables)
 
     def _limits(self) -> dict[str, tuple[int, int, int]]:
-        """Return the directives between parameters and body that have numbers, each as three of them."""
+        """Return the numeric directives between parameters and body, each as three numbers."""
         limits: dict[str, tuple[int, int, int]] = {}
         while self.token.text.startswith("."):
             word = self.take().text
@@ -272,7 +272,7 @@ class _Parser(OperandReader):
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
     ) -> None:
-        """Parse the statements up to the closing brace; nested scopes are flattened, their names already resolved."""
+        """Parse the statements up to the closing brace. Nested scopes are flattened, with their names resolved."""
         if depth > MAX_NESTING:
             raise syntax_error(opened, f"{depth} nested scopes", f"at most {MAX_NESTING}")
         while not self.accept("}"):
@@ -299,13 +299,13 @@ class _Parser(OperandReader):
                 raise syntax_error(token.line, repr(word), "an instruction")
 
     def _inner_directive(self, token: Token) -> bool:
-        """Take a directive inside a body; False if the token begins something else."""
+        """Parse a directive inside a body; return False if the token begins something else."""
         word = token.text
         if token.kind == "location":
             self.locations.move(token)
         elif word == ".reg":
             self._registers(self.take())
-        elif word.startswith(".reg."):  # as cuda_fp16.hpp writes it: {.reg.b16 h;
+        elif word.startswith(".reg."):  # as in cuda_fp16.hpp: {.reg.b16 h;
             self._registers(token._replace(text=word[4:]))
         elif word in _SPACES or word in _LINKING:
             self._declaration(token)
@@ -352,9 +352,9 @@ class _Parser(OperandReader):
     # Instructions
 
     def _statement(self, token: Token) -> Instruction | None:
-        """Return the instruction of a token that holds all of it, whose operands are looked up by their text.
+        """Return the instruction of a token that contains all of it, with operands looked up by their text.
 
-        None, and nothing taken, where it has to be read word by word.
+        Returns None, with nothing taken, if it must be read word by word.
         """
         text, guard, negated = " ".join(token.text.split()), None, False
         spelled = text[:-1]
@@ -379,7 +379,7 @@ class _Parser(OperandReader):
         return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
 
     def _operand_of(self, text: str) -> Operand | None:
-        """Return the operand that a text is in the innermost scope; None where it is not exactly one."""
+        """Return the operand for a text in the innermost scope, or None if it is not exactly one."""
         known = self.operands.get(text) or self.register(text)
         if known is None:
             before = self.tokens, self.at
@@ -433,7 +433,7 @@ class _Parser(OperandReader):
 
 
 def _shortened(text: str) -> str:
-    """Return the text of an instruction with long vectors cut."""
+    """Return the text of an instruction with long vectors abbreviated."""
     return _LONG_VECTOR.sub(r"{\1, …, \2}", text) if text.count(",") >= _LONG else text
 
 
@@ -442,7 +442,7 @@ def _is_code(operand: Operand) -> TypeGuard[Symbol]:
 
 
 def _registers_of(limits: dict[str, tuple[int, int, int]]) -> int:
-    """Return the registers per thread that a kernel's limits leave it, a multiple of 8; 0 where they do not say."""
+    """Return the registers per thread that a kernel's limits allow, a multiple of 8, or 0 without limits."""
     if ".maxnreg" in limits:
         return limits[".maxnreg"][0]
     threads = limits.get(".reqntid") or limits.get(".maxntid")

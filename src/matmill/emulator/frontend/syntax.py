@@ -1,4 +1,4 @@
-"""The parts of a PTX module. The parser makes them; the translator reads them."""
+"""The parts of a PTX module. The parser creates them; the translator reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from matmill.emulator.frontend.names import readable
 from matmill.errors import EmulationError
 
-# Bytes of each PTX fundamental type; predicates have none, since no memory holds them.
+# Bytes of each PTX fundamental type; predicates have none, because they are never in memory.
 TYPE_BYTES = {
     **dict.fromkeys(("b8", "u8", "s8", "e4m3", "e5m2", "e2m1x2"), 1),
     **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "ue8m0x2"), 2),
@@ -18,7 +18,7 @@ TYPE_BYTES = {
     "b128": 16,
     "pred": 0,
 }
-# The space of what a function's address is of.
+# The space of variables that stand for functions.
 CODE = "code"
 
 
@@ -32,7 +32,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal. ``form`` is "int", "f32" (0f…: ``value`` holds the bits), "f64" (0d…: bits) or "real"."""
+    """A literal. ``form`` is "int", "f32" (0f…: ``value`` has the bits), "f64" (0d…: bits) or "real"."""
 
     value: int | float
     form: str
@@ -47,11 +47,11 @@ class Special:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable:
-    """A named piece of memory. ``size`` is in bytes; 0 for an extern array whose size the launch gives.
+    """A named piece of memory. ``size`` is in bytes; 0 for an extern array whose size the launch determines.
 
     ``element`` is the type it was declared with, "f32" for instance; C++ structs are arrays of bytes. A function whose
-    address is taken is a variable in the space ``CODE``, which no access reaches.
-    ``relocations`` are (byte offset, variable, addend): addresses to be filled in once they are known.
+    address is taken is a variable in the space ``CODE``, which no access reaches. ``relocations`` are (byte offset,
+    variable, addend): addresses to be filled in later.
     """
 
     name: str
@@ -79,14 +79,14 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An identifier that is no variable: a label, a function, or a list of branch targets."""
+    """An identifier that is not a variable: a label, a function, or a list of branch targets."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``; ``extra`` holds the other items in the brackets (tensor coordinates)."""
+    """``[base + offset]``; ``extra`` has the other items in the brackets (tensor coordinates)."""
 
     base: Register | Symbol | Immediate
     offset: int = 0
@@ -134,9 +134,9 @@ Operand: TypeAlias = "Register | Immediate | Special | Symbol | Name | Address |
 class Instruction:
     """One instruction: ``@guard opcode.modifiers operands;``.
 
-    ``line`` counts PTX lines from 1; ``where`` is "file:line" of the CUDA C++ source, or "" where the PTX does not say.
-    ``within`` is the line of a header of CUDA's that was inlined there, or "". ``callers`` are the lines of the calls
-    that inlined ``where``, the innermost first.
+    ``line`` counts PTX lines from 1; ``where`` is "file:line" of the CUDA C++ source, or "" if the PTX has none.
+    ``within`` is the line of a CUDA header that was inlined there, or "". ``callers`` are the lines of the calls that
+    inline ``where``, the innermost first.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Instruction:
 
     @property
     def location(self) -> str:
-        """The source line if the PTX names one, else the PTX line."""
+        """The source line if the PTX has one, else the PTX line."""
         return self.where or f"PTX line {self.line}"
 
     def unsupported(self, why: str) -> EmulationError:
@@ -185,9 +185,9 @@ class Function:
     """An entry or a device function: parameters, memory it declares, and its statements in order.
 
     ``targets`` are the named lists of labels that ``brx.idx`` chooses from. ``limit`` is the most threads per block
-    that the kernel was compiled for (``.maxntid``), 0 where it does not say. ``required`` is the one shape of a block
-    that it takes (``.reqntid``) and ``cluster`` that of a cluster (``.reqnctapercluster``), if it says so.
-    ``registers`` are those per thread that follow from its limits, 0 where none do.
+    that the kernel was compiled for (``.maxntid``), or 0. ``required`` is the only shape of a block that it takes
+    (``.reqntid``) and ``cluster`` that of a cluster (``.reqnctapercluster``), if there is one. ``registers`` is the
+    number per thread that follows from its limits, or 0.
     """
 
     name: str
@@ -211,21 +211,21 @@ class Module:
     functions: dict[str, Function]
     variables: tuple[Variable, ...]
     target: str
-    # All functions that it declares, also those without a body, as what their addresses are of.
+    # All declared functions, with or without a body, as variables that their addresses refer to.
     code: dict[str, Variable] = field(default_factory=dict)
-    # Filled by the translator: one program per entry, so that a second launch need not translate again.
+    # Filled by the translator: one program per entry, so that later launches need not translate again.
     programs: dict[str, object] = field(default_factory=dict)
-    # By the names of variables: bytes of an element and extents, for those whose declaration somebody has read.
+    # By variable name: bytes of an element and extents, if the declaration was read.
     shapes: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def capability(self) -> tuple[int, int]:
-        """The compute capability that the module is for: (9, 0) of "sm_90a"."""
+        """The compute capability of the target: (9, 0) for "sm_90a"."""
         match = re.match(r"sm_(\d+)", self.target)
         major, minor = divmod(int(match[1]), 10) if match is not None else (0, 0)
         return major, minor
 
     @property
     def shared(self) -> tuple[Variable, ...]:
-        """Shared variables declared at module level (extern dynamic arrays above all)."""
+        """Shared variables at module level (mainly extern dynamic arrays)."""
         return tuple(v for v in self.variables if v.space == "shared")

@@ -1,1 +1,1 @@
-"""Memory: host arrays at virtual addresses, and what a warp's access to them costs. Knows no PTX."""
+"""Memory: host arrays at virtual addresses, and the cost of a warp's access to them. Independent of PTX."""

@@ -20,18 +20,18 @@ from matmill.textures import Surface, Texture
 
 # cudaMalloc promises 256; allocators return multiples of 512.
 ALIGNMENT = 512
-# An index that runs past its buffer should hit no other: empty space follows, as long as the buffer and more.
+# Empty space after each buffer, at least as long as the buffer: an index past the end should hit no other buffer.
 GUARD = 1 << 20
 FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 52
 LOCAL_WINDOW = 1 << 53
 PARAM_WINDOW = 1 << 54
-# Handles of textures and surfaces are below all buffers: nothing is there for a kernel that takes one for an address.
+# Handles of textures and surfaces are below all buffers: a kernel that uses one as an address hits nothing.
 FIRST_HANDLE = 1 << 35
-# sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
+# sm_90 reserves the first KiB of shared memory; starting after it also catches a null shared pointer.
 SHARED_BASE = 1024
-# An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
-# block's own addresses have neither. An H200 keeps the rank in these bits, in own addresses too (measured).
+# A shared::cluster address from mapa: this bit, the block's rank in its cluster, the offset in its window. A block's
+# own addresses have neither bit nor rank. (An H200 has the rank in these bits, in own addresses too.)
 MAPPED = 1 << 30
 RANK_SHIFT = 24
 RANKS = 0x3F
@@ -43,17 +43,17 @@ _WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 def window_of(address: int) -> tuple[str, int]:
-    """Return the state space that a generic address above global memory falls into, and where its window begins."""
+    """Return the state space of a generic address above global memory, and the start of its window."""
     if address >= PARAM_WINDOW:
         return "param", PARAM_WINDOW
     return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
 
 
 def shared_targets(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
-    """Return the block of a batch and the offset in its window that each shared address names, with or without a rank.
+    """Return the block of a batch and the offset in its window for each shared address, with or without a rank.
 
     ``addresses`` may be generic or of shared memory, ``owner`` is the block whose thread uses each, and ``cluster`` the
-    blocks of a cluster. A block is -1 where the rank is none of the cluster's.
+    number of blocks of a cluster. The block is -1 for a rank outside the cluster.
     """
     mapped = addresses & MAPPED != 0
     rank = addresses >> RANK_SHIFT & RANKS
@@ -62,15 +62,15 @@ def shared_targets(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, In
 
 
 def words(data: NDArray[np.uint8]) -> Words:
-    """Return ``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
+    """Return ``data`` (flat bytes) viewed as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
     return {size: data[: len(data) - len(data) % size].view(kind) for size, kind in _WORD_TYPES.items()}
 
 
 class Allocation:
-    """A span of virtual addresses backed by host bytes.
+    """A range of virtual addresses backed by host bytes.
 
-    ``written`` holds a byte per byte: 1 once it was stored to. It is None where the bytes had values from the start.
-    ``stored`` does the same for the stores of one launch, where that matters.
+    ``written`` has a byte per byte: 1 once it was stored to, or None if all bytes are initialised. ``stored`` is the
+    same for the stores of one launch, if they are tracked.
     """
 
     def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
@@ -83,10 +83,10 @@ class Allocation:
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
         self.stored: Words | None = None
-        # Bytes of an element and extents, where addresses are to be named by elements.
+        # Bytes of an element and extents, for messages that name elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
-        # For messages: what is at an address in it.
+        # Describes an address in it for messages.
         self.describe: Callable[[int], str] = self._by_offset
 
     @property
@@ -96,7 +96,7 @@ class Allocation:
 
     @property
     def marks(self) -> tuple[Words, ...]:
-        """Where stores are marked."""
+        """The arrays in which stores are marked."""
         return tuple(each for each in (self.written, self.stored) if each is not None)
 
     def _by_offset(self, address: int) -> str:
@@ -120,7 +120,7 @@ class View:
 
 
 class Memory:
-    """Arrays bound to virtual addresses, in the order of binding.
+    """Arrays bound to virtual addresses, in binding order.
 
     >>> memory = Memory()
     >>> memory.bind("A", np.zeros(4, np.float32), access="r")
@@ -142,16 +142,16 @@ class Memory:
         initialised: bool = True,
         by_element: bool = False,
     ) -> Pointer:
-        """Give ``array`` an address: the pointer to its first element, which kernels then read and write in place.
+        """Bind ``array`` to an address and return the pointer to its first element; kernels read and write it in place.
 
-        Any strides will do, negative ones too: the allocation is the array's span of bytes, at a 512-aligned virtual
-        address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault.
-        Without ``initialised`` the array counts as memory from ``cudaMalloc``, and what a kernel reads there before a
-        kernel of this or an earlier launch has stored it is reported. ``by_element`` lets messages name the array's
-        elements, ``A[3][0]``, rather than bytes; of arrays that are not contiguous they name bytes all the same.
+        Strides may be anything, also negative: the allocation is the array's span of bytes, at a 512-aligned virtual
+        address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault. Without
+        ``initialised`` the array counts as memory from ``cudaMalloc``, and a kernel's reads of bytes that no kernel of
+        this or an earlier launch has stored are reported. With ``by_element`` messages name the array's elements,
+        ``A[3][0]``, instead of bytes, if it is contiguous.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
-        where a writable binding of a read-only array is asked for.
+        for a writable binding of a read-only array.
         """
         if access not in {"r", "w", "rw"}:
             raise ArgumentError(argument="access", got=repr(access), wanted='"r", "w" or "rw"', fix="Pick one of them.")
@@ -170,10 +170,10 @@ class Memory:
         return Pointer(name, allocation.start + first)
 
     def attach(self, name: str, image: Texture | Surface, pointer: Pointer | None = None) -> Pointer:
-        """Give a texture or surface a handle, which is the address of the pointer that a launch takes for it.
+        """Give a texture or surface a handle, the address in the pointer that a launch takes for it.
 
-        ``pointer`` is where its array is bound already. Without it the array is bound here; kernels may store to a
-        surface, if its array is writable.
+        ``pointer`` is the binding of its array. Without it the array is bound here; kernels may store to a surface
+        whose array is writable.
 
         >>> memory = Memory()
         >>> memory.attach("image", Texture(np.zeros((4, 4), np.float32)))
@@ -188,21 +188,21 @@ class Memory:
         return Pointer(name, handle)
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
-        """Give flat bytes the next free address."""
+        """Allocate flat bytes at the next free address."""
         allocation = Allocation(name, self.next_address, data, access, initialised=initialised)
         self.next_address += (2 * allocation.size + GUARD) // ALIGNMENT * ALIGNMENT
         self.allocations.append(allocation)
         return allocation
 
     def holding(self, pointer: Pointer) -> Allocation:
-        """Return the allocation that a pointer of this memory is into, be it empty."""
+        """Return the allocation, maybe empty, that a pointer of this memory points into."""
         return next(each for each in self.allocations if each.start <= pointer.address <= each.end)
 
 
 class AddressSpace:
     """The global allocations of one launch: those of a :class:`Memory` and the module's variables.
 
-    With ``note_stores`` what the launch stores to memory behind textures and surfaces is remembered.
+    With ``note_stores`` the launch's stores to memory behind textures and surfaces are recorded.
     """
 
     def __init__(self, memory: Memory, *, note_stores: bool = False) -> None:
@@ -220,20 +220,20 @@ class AddressSpace:
         self.uninitialised = [a for a in self.allocations if a.written is not None]
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
-        """Add a module variable, or memory for malloc, for the time of the launch."""
+        """Add a module variable, or memory for malloc, for the duration of the launch."""
         allocation = self._memory.allocate(name, data, access, initialised=initialised)
         self._index()
         return allocation
 
     def find(self, address: int) -> Allocation | None:
-        """Return the allocation that holds ``address``."""
+        """Return the allocation that contains ``address``, or None."""
         at = bisect.bisect_right(self.starts, address) - 1
         if at >= 0 and address < self.allocations[at].end:
             return self.allocations[at]
         return None
 
     def describe(self, address: int) -> str:
-        """Return what is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
         if address < 8 * ALIGNMENT or address in self.views:
             return str(self.views.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1

@@ -1,8 +1,9 @@
-"""What one warp's memory access costs: passes over the 32 shared-memory banks, and 32-byte global sectors.
+"""The cost of one warp's memory access: passes over the 32 shared-memory banks, and 32-byte global sectors.
 
-The rules give what an NVIDIA H200 counted (2026-11-20) as ``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{ld,st}``,
-``l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{ld,st}`` and ``l1tex__t_sectors_pipe_lsu_mem_global_op_{ld,st}``,
-exactly, on the 195 one-warp accesses of ``tests/golden/h200_warp_counters.json``.
+The rules reproduce the counters of an NVIDIA H200 (2026-11-20),
+``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{ld,st}``, ``l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{ld,st}``
+and ``l1tex__t_sectors_pipe_lsu_mem_global_op_{ld,st}``, exactly, on the 195 one-warp accesses of
+``tests/golden/h200_warp_counters.json``.
 
 One pass serves lanes that access at most 128 bytes together, so a warp is cut into groups of ``min(32, 128 / width)``
 lanes and its passes are summed over the groups. A group takes as many passes as its busiest bank has distinct words;
@@ -12,9 +13,9 @@ throughout or lane ``i ^ 2`` throughout, and an inactive lane agreeing with anyb
 so two groups together still access at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability
 7.x (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
 
-A separate count showed that the whole warp decides, and not each half for itself: 16-byte loads whose first 16 lanes
-pair up and whose last 16 do not, or pair the other way, took 4 passes. Where nothing was recorded the simplest rule
-holds: 1- and 2-byte accesses count as the words that hold them.
+A separate count showed that the whole warp decides, not each half: 16-byte loads whose first 16 lanes pair up and whose
+last 16 do not, or pair the other way, took 4 passes. Without records the simplest rule holds: 1- and 2-byte accesses
+count as the words that contain them.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ Counts = NDArray[np.int64]
 def shared_wavefronts(
     addresses: NDArray[np.int64], active: NDArray[np.bool_], width: int, *, store: bool
 ) -> tuple[Counts, Counts]:
-    """Count the passes of ``n`` warp-wide shared-memory accesses, and the fewest that their width and mask allow.
+    """Count the passes of ``n`` warp-wide shared-memory accesses, and the least for their widths and masks.
 
-    ``addresses`` is int64[n, 32] (byte offsets below 2 GiB, multiples of ``width``), ``active`` bool[n, 32],
-    ``width`` the bytes per lane (1, 2, 4, 8 or 16). Returns two int64[n]: actual and ideal; both are 0 where no lane
-    is active. Bank conflicts, as Nsight Compute counts them, are their difference.
+    ``addresses`` is int64[n, 32] (byte offsets below 2 GiB, multiples of ``width``), ``active`` bool[n, 32], ``width``
+    the bytes per lane (1, 2, 4, 8 or 16). Returns two int64[n]: actual and ideal; both are 0 if no lane is active. Bank
+    conflicts, as Nsight Compute counts them, are their difference.
 
     Raises ``ShapeError`` or ``ArgumentError``.
 
@@ -85,9 +86,9 @@ def shared_wavefronts(
 def ldmatrix_wavefronts(addresses: NDArray[np.int64], matrices: int) -> tuple[Counts, Counts]:
     """Count the passes of ``n`` ``ldmatrix`` instructions, and the fewest possible; transposing changes nothing.
 
-    ``addresses`` is int64[n, 32]: lane ``8 m + r`` holds the byte offset of row ``r`` (16 bytes) of matrix ``m``;
+    ``addresses`` is int64[n, 32]: lane ``8 m + r`` has the byte offset of row ``r`` (16 bytes) of matrix ``m``;
     ``matrices`` is 1, 2 or 4 and lanes beyond ``8 * matrices`` are ignored, as the instruction does. Every matrix is
-    served by itself: one pass per distinct row in its busiest group of four banks. Returns two int64[n].
+    served separately: one pass per distinct row in its busiest group of four banks. Returns two int64[n].
 
     Raises ``ShapeError`` or ``ArgumentError``.
 
@@ -130,31 +131,31 @@ def copy_sectors(
 ) -> Counts:
     """Count the sectors of ``n`` ``cp.async.cg``, whose lanes bypass L1: int64[n].
 
-    ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. The copies are made in
-    32-byte sectors of *shared* memory, and a sector that comes from several 128-byte lines of global memory is made of
-    as many: an H200 counted so in all of 414 random and chosen cases (``tests/golden/h200_cp_async.json`` holds some of
+    ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. Copies are counted in
+    32-byte sectors of *shared* memory, and a sector that comes from several 128-byte lines of global memory counts once
+    for each: so did an H200 in all of 414 random and chosen cases (``tests/golden/h200_cp_async.json`` has some of
     them). ``cp.async.ca`` counts as :func:`global_sectors`.
 
     >>> lanes = np.arange(32).reshape(1, 32)
     >>> copy_sectors(lanes * 16, lanes * 16, lanes >= 0, 16), copy_sectors(lanes * 16, lanes * 128, lanes >= 0, 16)
     (array([16]), array([32]))
     """
-    # One line and sector to a number: read as an address in units of sectors, it goes through the same count.
+    # One number per line and sector: as an address in units of sectors, it can be counted in the same way.
     sectors = targets // SECTOR_BYTES
     return global_sectors((addresses // LINE_BYTES * _MOST_SECTORS + sectors) * SECTOR_BYTES, active, width)
 
 
 def _passes(addresses: NDArray[np.int64], active: NDArray[np.bool_], unit: int) -> Counts:
-    """Return most distinct ``unit``-byte pieces in one bank (of ``128 / unit`` banks that wide), for each row of lanes.
+    """Return for each row of lanes the most distinct ``unit``-byte pieces in one of the ``128 / unit`` banks.
 
-    Pieces are aligned, so a piece of 8 or 16 bytes fills two or four neighbouring 4-byte banks and two pieces meet in
-    all of these banks or in none.
+    Pieces are aligned, so that a piece of 8 or 16 bytes fills two or four neighbouring 4-byte banks, and two pieces
+    share all of these banks or none.
     """
     rows = len(addresses)
     banks = PASS_BYTES // unit
     pieces = addresses // unit
-    # Sorting by (bank, depth) brings equal pieces together; an inactive lane sorts first as -1. The narrow type sorts
-    # faster, and shared memory fits it.
+    # Sorting by (bank, depth) puts equal pieces next to each other; an inactive lane sorts first as -1. The narrow type
+    # sorts faster, and is wide enough for shared memory.
     keys = np.where(active, (pieces % banks << 24) | (pieces // banks), np.int64(-1)).astype(np.int32)
     keys.sort(axis=1)
     first = keys >= 0
@@ -177,7 +178,7 @@ def _pairs_agree(addresses: NDArray[np.int64], active: NDArray[np.bool_]) -> NDA
 
 
 def _check(addresses: NDArray[np.int64], active: NDArray[np.bool_] | None, width: int) -> None:
-    """Refuse shapes and widths that no warp-wide access has."""
+    """Refuse shapes and widths that a warp-wide access cannot have."""
     if addresses.ndim != 2 or addresses.shape[1] != LANES:
         raise ShapeError(
             argument="addresses", got=f"shape {addresses.shape}", wanted="(n, 32)", fix="Pass one row per warp."

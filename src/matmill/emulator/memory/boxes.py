@@ -1,11 +1,11 @@
-"""Boxes of tensor maps: which bytes of global memory TMA copies to which bytes of shared memory.
+"""Boxes of tensor maps: the bytes of global memory that TMA copies, and their positions in shared memory.
 
-PTX ISA, "Tensors" and "cp.async.bulk.tensor". A box is copied row by row: a row is what is contiguous in the tensor,
-``box[0]`` elements. In shared memory rows follow each other densely, or with a swizzle each starts as many bytes after
-the last one as the swizzle has, and its 16-byte chunks are exchanged by bits 7 to 9 of their address. All functions
-take many boxes at once, one for each copy.
+PTX ISA, "Tensors" and "cp.async.bulk.tensor". A box is copied row by row: a row is contiguous in the tensor and has
+``box[0]`` elements. In shared memory rows follow each other densely. With a swizzle the distance of rows is the
+swizzle's bytes, and their 16-byte chunks are exchanged by bits 7 to 9 of their address. All functions take many boxes
+at once, one for each copy.
 
-Elements outside the tensor are filled by loads, and passed over by stores and reductions.
+Elements outside the tensor are filled by loads, and skipped by stores and reductions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-#: What an address of a box in shared memory must be a multiple of.
+#: The alignment of a box's address in shared memory.
 SHARED_ALIGN = 128
 _CHUNK = 16
 _MOST_BYTES = 227 * 1024
 # The NaN of each 16 bits of an element, whatever its type: measured on an H200.
 _NAN_FILL = 0x7FF7
-#: The types of reductions, by element. Whether float32 keeps subnormals here is not measured.
+#: The types of reductions, by element. It was not measured whether float32 keeps subnormals.
 _REDUCED_AS = {
     "uint32": "u32", "int32": "s32", "uint64": "u64", "int64": "s64", "float16": "f16", "bfloat16": "bf16",
     "float32": "f32", "float32_ftz": "f32.ftz", "float64": "f64",
@@ -44,9 +44,9 @@ _REDUCED_AS = {
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a tensor's boxes: their indices along each outer dimension, and how far they are from the first.
+    """The rows of a tensor's boxes: their indices along each outer dimension, and their distances from the first row.
 
-    A row has ``nbytes``, and in shared memory starts ``pitch`` bytes after the last one.
+    A row has ``nbytes``, and in shared memory rows are ``pitch`` bytes apart.
     """
 
     indices: tuple[Offsets, ...]
@@ -62,7 +62,10 @@ class _Rows:
 
 @lru_cache(maxsize=256)
 def _rows(tensor: TensorMap) -> _Rows:
-    """Raise ``EmulationError`` for boxes whose copies are not known well enough."""
+    """Return the rows of a tensor's boxes.
+
+    Raises ``EmulationError`` for boxes whose copies are not sufficiently known.
+    """
     _check_known(tensor)
     itemsize = ELEMENTS[tensor.element].itemsize
     along = zip(tensor.box[1:], tensor.element_strides[1:], strict=True)
@@ -95,10 +98,10 @@ def _check_known(tensor: TensorMap) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """``n`` boxes of one tensor map, and what of them is inside the tensor.
+    """``n`` boxes of one tensor map, and their parts inside the tensor.
 
     ``starts`` are the addresses of the first byte of each row that is inside (int64[n, rows], meaningless where
-    ``inside``, bool[n, rows], is not set). ``skip`` and ``length`` (int64[n]) are the bytes of a row before its part
+    ``inside``, bool[n, rows], is false). ``skip`` and ``length`` (int64[n]) are the bytes of a row before its part
     inside, and of that part: they are the same for all rows of a box.
     """
 
@@ -112,8 +115,8 @@ class Boxes:
     def of(cls, tensor: TensorMap, coordinates: NDArray[np.signedinteger]) -> Boxes:
         """Return the boxes at these coordinates: integers[n, rank], elements, the contiguous dimension first.
 
-        ``tensor`` is what ``decode`` gave. Raises :class:`~matmill.errors.ArgumentError` for coordinates of another
-        rank, for a first one that is no multiple of 16 bytes, and for boxes larger than shared memory,
+        ``tensor`` is a result of ``decode``. Raises :class:`~matmill.errors.ArgumentError` for coordinates of another
+        rank, for a first one that is not a multiple of 16 bytes, and for boxes larger than shared memory,
         :class:`~matmill.errors.EmulationError` for interleaved tensors.
         """
         at = np.asarray(coordinates, np.int64)
@@ -145,12 +148,12 @@ class Boxes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of each box in shared memory, with what is outside the tensor: what its mbarrier counts."""
+        """Bytes of each box in shared memory, including elements outside the tensor: the count for its mbarrier."""
         return _rows(self.tensor).count * self.row_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory from the first to behind the last of a box: those of ``nbytes``, and gaps between."""
+        """Bytes of shared memory from the first to the last byte of a box: those of ``nbytes``, and gaps between."""
         return _rows(self.tensor).count * _rows(self.tensor).pitch
 
     @property
@@ -160,17 +163,17 @@ class Boxes:
 
     @property
     def wavefronts(self) -> int:
-        """Passes over the banks of shared memory for each box, 128 bytes at a time: the fewest that there can be."""
+        """Passes over the banks of shared memory for each box, 128 bytes at a time: the fewest possible."""
         return -(-self.nbytes // PASS_BYTES)
 
     def global_bytes(self) -> Offsets:
-        """Return bytes of each box inside the tensor: int64[n]."""
+        """Return the bytes of each box inside the tensor: int64[n]."""
         return np.asarray(np.count_nonzero(self.inside, axis=1) * self.length)
 
     def hull(self) -> tuple[Offsets, Offsets]:
         """Return the lowest address of each box, and the end of its highest row (int64[n]).
 
-        They are equal where nothing is inside.
+        They are equal if no element is inside.
         """
         limits = np.iinfo(np.int64)
         low = np.where(self.inside, self.starts, limits.max).min(axis=1)
@@ -186,7 +189,7 @@ class Boxes:
         return starts[np.r_[True, apart][: len(starts)]], ends[np.r_[apart, True][: len(ends)]]
 
     def sectors(self) -> Offsets:
-        """Return distinct 32-byte sectors of global memory that each box touches: int64[n]."""
+        """Return the distinct 32-byte sectors of global memory that each box touches: int64[n]."""
         first = np.where(self.inside, self.starts // SECTOR_BYTES, -1)
         last = np.where(self.inside, (self.starts + self.length[:, None] - 1) // SECTOR_BYTES, -2)
         if (first[:, 1:] < first[:, :-1]).any():
@@ -199,20 +202,20 @@ class Boxes:
         return counts
 
     def take(self, which: NDArray[np.int64] | Flags) -> Boxes:
-        """Return some of the boxes."""
+        """Return the boxes ``which``."""
         return Boxes(self.tensor, self.starts[which], self.inside[which], self.skip[which], self.length[which])
 
     def stored(self) -> Boxes:
-        """Return what a store writes: of each row whole 16 bytes, also behind the tensor's last element.
+        """Return the boxes that a store writes: each row in whole 16 bytes, even after the tensor's last element.
 
-        Seen on an H200 (2026-11-23): of rows of 73 elements of 16 bits 80 were written, and of rows of one element 8.
-        Loads fill with zeros from the first element outside on.
+        Observed on an H200 (2026-11-23): for rows of 73 elements of 16 bits 80 were written, and for rows of one
+        element 8. Loads fill with zeros from the first element outside on.
         """
         whole = -(-(self.skip + self.length) // _CHUNK) * _CHUNK - self.skip
         return replace(self, length=np.where(self.length > 0, whole, 0))
 
     def parts(self) -> Iterator[tuple[Flags, int, int]]:
-        """Yield rows that are cut alike: bool[n, rows], the bytes of each to skip, and those to take."""
+        """Yield rows with equal parts: bool[n, rows], the bytes of each to skip, and those to take."""
         if (self.skip == self.skip[0]).all() and (self.length == self.length[0]).all():
             cuts = [(int(self.skip[0]), int(self.length[0]))]
         else:
@@ -224,7 +227,7 @@ class Boxes:
 
 
 def check_store(tensor: TensorMap, coordinates: NDArray[np.signedinteger]) -> None:
-    """Raise ``ArgumentError`` for a negative coordinate, which PTX allows for loads alone."""
+    """Raise ``ArgumentError`` for a negative coordinate, which PTX allows only for loads."""
     negative = (coordinates < 0).any(axis=1)
     if negative.any():
         raise ArgumentError(
@@ -236,7 +239,7 @@ def check_store(tensor: TensorMap, coordinates: NDArray[np.signedinteger]) -> No
 
 
 def check_box_reduction(tensor: TensorMap, operation: str) -> None:
-    """Raise ``ArgumentError`` for a reduction that PTX does not have for the tensor's elements."""
+    """Raise ``ArgumentError`` for a reduction that PTX lacks for the tensor's elements."""
     check_reduction(operation, _reduced_as(tensor))
 
 
@@ -245,10 +248,10 @@ def _reduced_as(tensor: TensorMap) -> str:
 
 
 def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
-    """Return what a load brings: uint8[n, nbytes], rows in their order, before the swizzle.
+    """Return the bytes of a load: uint8[n, nbytes], rows in their order, before the swizzle.
 
-    ``memory`` (contiguous) has the bytes from address ``start`` on; the caller has seen that each box's hull is in it.
-    tf32 elements are rounded to nearest even here.
+    ``memory`` (contiguous) has the bytes from address ``start`` on, including each box's hull, which the caller has
+    checked. tf32 elements are rounded to nearest even.
     """
     shape = (*boxes.inside.shape, boxes.row_bytes)
     whole = bool(boxes.inside.all()) and bool((boxes.length == boxes.row_bytes).all())
@@ -267,7 +270,7 @@ def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
 
 
 def write_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes) -> None:
-    """Store what is inside the tensor; ``contents`` is what :func:`read_shared` gave."""
+    """Store the elements inside the tensor; ``contents`` are from :func:`read_shared`."""
     rows_of = contents.reshape(*boxes.inside.shape, boxes.row_bytes)
     for rows, skip, length in boxes.parts():
         stored = np.ascontiguousarray(rows_of[rows, skip : skip + length])
@@ -275,9 +278,9 @@ def write_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes) -> No
 
 
 def reduce_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes, operation: str) -> None:
-    """Combine what is inside the tensor with memory: one box after another, each element by itself.
+    """Combine the elements inside the tensor with memory: one box after another, each element separately.
 
-    Raises :class:`~matmill.errors.ArgumentError` for an operation that PTX does not have for the elements.
+    Raises :class:`~matmill.errors.ArgumentError` for an operation that PTX lacks for the elements.
     """
     kind = _reduced_as(boxes.tensor)
     check_reduction(operation, kind)
@@ -288,7 +291,7 @@ def reduce_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes, oper
         skip, length = int(boxes.skip[box]), int(boxes.length[box])
         firsts = boxes.starts[box][inside] - start
         values = np.ascontiguousarray(rows_of[box][inside, skip : skip + length]).view(word)
-        # Rows overlap where a stride is shorter than the box: then an element is combined more than once.
+        # Rows overlap if a stride is shorter than the box: then an element is combined more than once.
         overlap = bool((np.diff(np.sort(firsts)) < length).any())
         for rows in range(len(firsts)) if overlap else (slice(None),):
             index = np.atleast_1d(firsts[rows] // word.itemsize)[:, None] + np.arange(length // word.itemsize)
@@ -296,22 +299,24 @@ def reduce_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes, oper
 
 
 def write_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets, contents: Bytes) -> None:
-    """Put boxes into shared memory, swizzled.
+    """Write boxes to shared memory, swizzled.
 
     ``address`` (int64[n], multiples of 128) are shared addresses, and ``base`` (int64[n], multiples of 16) the indices
-    in ``shared`` of address 0 of each block. The bytes written are among those from ``address`` to ``address +
-    shared_bytes``, whatever the swizzle. For a multicast, repeat the boxes and the contents for each receiver.
+    in ``shared`` of address 0 of each block. All written bytes are between ``address`` and ``address + shared_bytes``,
+    whatever the swizzle. For a multicast, repeat the boxes and the contents for each receiver.
     """
     shared.view("V16")[shared_chunks(base, boxes, address)] = contents.view("V16")
 
 
 def read_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets) -> Bytes:
-    """Return what a store or a reduction takes from shared memory: uint8[n, nbytes], as :func:`write_shared` put it."""
+    """Return the bytes of a store or reduction from shared memory: uint8[n, nbytes], laid out as in
+    :func:`write_shared`.
+    """
     return shared.view("V16")[shared_chunks(base, boxes, address)].view(np.uint8)
 
 
 def shared_chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
-    """Say where each 16-byte chunk of boxes is in ``shared`` (see :func:`write_shared`), counted in chunks.
+    """Return the position of each 16-byte chunk of boxes in ``shared`` (see :func:`write_shared`), counted in chunks.
 
     The result is int64[n, c].
     """

@@ -1,7 +1,7 @@
-"""Bulk copies and reductions of contiguous bytes, and who receives a multicast.
+"""Bulk copies and reductions of contiguous bytes, and the receivers of a multicast.
 
 PTX ISA, "Bulk copy: cp.async.bulk" and "cp.reduce.async.bulk". ``tensormap.cp_fenceproxy`` is such a copy of 128 bytes.
-Many copies are made at once.
+All functions take many copies at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Offsets = NDArray[np.int64]
 
 ALIGN = 16
 _MOST_IGNORED = 15
-# What is undefined in shared memory: as float32 a NaN, so that it shows.
+# The value of undefined bytes in shared memory: NaN as float32, which exposes them.
 _UNDEFINED = 0xFF
 
 
 @dataclass(frozen=True, eq=False)
 class BulkCopies:
-    """``n`` copies or reductions: where they read, where they write, and how many bytes (all int64[n]).
+    """``n`` copies or reductions: their sources, their destinations, and their bytes (all int64[n]).
 
     ``left`` and ``right`` are the operands of ``.ignore_oob``: bytes at the ends of the source that are not read, so
     that they may be outside the allocation, and that are undefined in the destination.
@@ -39,19 +39,19 @@ class BulkCopies:
 
     @property
     def ignored(self) -> tuple[Offsets, Offsets]:
-        """Bytes ignored on the left and on the right."""
+        """The bytes ignored on the left and on the right."""
         none = np.zeros_like(self.size)
         return none if self.left is None else self.left, none if self.right is None else self.right
 
     def read(self) -> tuple[Offsets, Offsets]:
-        """Return the starts and ends of what is read."""
+        """Return the starts and ends of the ranges that are read."""
         left, right = self.ignored
         return self.source + left, self.source + self.size - right
 
     def check(self, name: str, *, align: int = ALIGN) -> None:
         """Raise ``ArgumentError`` for addresses and sizes that the instruction ``name`` does not take.
 
-        They are multiples of ``align``, and ignored bytes are 0 to 15 a side.
+        They must be multiples of ``align``, and ignored bytes must be 0 to 15 on each side.
         """
         for what, values in (("source", self.source), ("destination", self.target), ("size", self.size)):
             wrong = values % align != 0
@@ -90,10 +90,10 @@ def copy_bulk(source: Bytes, target: Bytes, copies: BulkCopies) -> None:
 def reduce_bulk(
     source: Bytes, target: Bytes, copies: BulkCopies, operation: str, kind: str, *, shared: bool = False
 ) -> None:
-    """Combine the target with the source, one reduction after another, each element by itself.
+    """Combine the target with the source, one reduction after another, each element separately.
 
     ``kind`` is the PTX type; ``shared`` says that the target is shared memory. Sums of f32 flush subnormals. Raises
-    :class:`~matmill.errors.ArgumentError` for an operation that PTX does not have for the type.
+    :class:`~matmill.errors.ArgumentError` for an operation that PTX lacks for the type.
     """
     check_reduction(operation, kind, shared=shared)
     word = np.dtype(REDUCED[kind])
@@ -104,12 +104,12 @@ def reduce_bulk(
 
 
 def multicast_ranks(mask: int, blocks: int) -> tuple[int, ...]:
-    """Return the blocks of a cluster of ``blocks`` that a multicast with this mask writes to, by their rank.
+    """Return the ranks of the blocks, in a cluster of ``blocks``, that a multicast with this mask writes to.
 
     >>> multicast_ranks(0b1010, 4)
     (1, 3)
 
-    Raises :class:`~matmill.errors.ArgumentError` for a mask of nobody, or of blocks that the cluster does not have.
+    Raises :class:`~matmill.errors.ArgumentError` for an empty mask, or one with blocks that the cluster lacks.
     """
     if not 0 < mask < 1 << blocks:
         raise ArgumentError(

@@ -1,7 +1,7 @@
 """The heap of malloc and free in device code, for one launch.
 
-Memory that was freed is not given out again, so that any later use of it is one that nobody may make. Behind each piece
-there is empty space: 256 bytes and as many as the piece has, at most 1 MiB. An index that runs past it hits no other.
+Freed memory is not allocated again, so that any later use of it is detected. After each piece there is empty space, 256
+bytes and as many as the piece has, at most 1 MiB: an index past the end hits no other piece.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ALIGNMENT = 16
 _GAP, _WIDEST = 256, 1 << 20
 _ARENA = 1 << 20
 _LARGEST = 1 << 30
-# What a byte of the heap is, if it is in a piece: of one that somebody has, or of one that was freed.
+# The state of a byte in a piece: allocated or freed.
 _HELD, _FREED = 1, 2
 
 
 @dataclass
 class Piece:
-    """What one malloc returned: where it starts, its bytes, whose it is; "… freed it", or "" while nobody has."""
+    """A result of malloc: its start, its bytes, its owner, and "… freed it", or "" while it is allocated."""
 
     start: int
     size: int
@@ -34,7 +34,7 @@ class Piece:
 
 
 class Heap:
-    """Pieces of memory in allocations of an address space, each of which holds many."""
+    """Pieces of memory in allocations of an address space, many in each."""
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
@@ -42,11 +42,11 @@ class Heap:
         self._starts: list[int] = []
         self._next = self._end = 0
         self._states: dict[int, Words] = {}
-        # Whether anybody has called malloc.
+        # True after the first call of malloc.
         self.used = False
 
     def allocate(self, size: int, owner: str) -> int:
-        """Return the address of ``size`` new bytes, which nothing was stored to; 0 where there are no or too many."""
+        """Return the address of ``size`` uninitialised bytes, or 0 if ``size`` is 0 or too large."""
         if not 0 < size < _LARGEST:
             return 0
         taken = -(-(size + min(size, _WIDEST) + _GAP) // _ALIGNMENT) * _ALIGNMENT
@@ -69,7 +69,10 @@ class Heap:
         self._next, self._end = arena.start, arena.end
 
     def free(self, address: int, freed: str) -> str:
-        """Free what begins at ``address``; what is wrong with that, "" if nothing is. ``freed`` is who did so where."""
+        """Free the piece that begins at ``address``; return what is wrong with that, or "".
+
+        ``freed`` is who did so and where.
+        """
         piece = self._at(address)
         if piece is None or piece.start != address:
             return f"{self._space.describe(address)}, where no memory from malloc begins"
@@ -82,7 +85,7 @@ class Heap:
     def first_wrong(
         self, allocation: Allocation | None, element: int, first: NDArray[np.int64], width: int, mask: Mask | None
     ) -> int | None:
-        """Return the first lane, of a ``mask``, that accesses bytes which nobody holds; None if none does.
+        """Return the first lane of a ``mask`` that accesses bytes outside of allocated pieces, or None.
 
         Each accesses ``width`` bytes of an ``allocation`` as elements from ``first`` on.
         """
@@ -98,7 +101,7 @@ class Heap:
         return int(np.argmax(wrong)) if wrong.any() else None
 
     def was_freed(self, address: int, width: int) -> bool:
-        """Tell whether there are freed bytes among ``width``."""
+        """Tell whether any of ``width`` bytes was freed."""
         allocation = self._space.find(address)
         if allocation is None or allocation.start not in self._states:
             return False
@@ -106,7 +109,7 @@ class Heap:
         return bool((self._states[allocation.start][1][offset : offset + width] == _FREED).any())
 
     def describe(self, address: int) -> str:
-        """Return what is at an address of the heap, for messages."""
+        """Describe an address of the heap, for messages."""
         piece = self._at(address)
         if piece is None:
             return "the heap"

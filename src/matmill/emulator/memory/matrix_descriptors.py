@@ -1,7 +1,7 @@
-"""Matrix descriptors: where in shared memory wgmma finds the elements of an operand.
+"""Matrix descriptors: the positions in shared memory of a wgmma operand's elements.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout" and "Matrix Descriptor Format". An operand has
-``rows`` of M or N and 32 bytes of K. Everything here counts chunks of 16 bytes, which no layout divides.
+``rows`` of M or N and 32 bytes of K. Everything is in chunks of 16 bytes, which no layout splits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BASE_OFFSET = 0b111 << 49
 
 
 class DescriptorError(ValueError):
-    """A descriptor that is not one, with the reason."""
+    """A descriptor that is not valid, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixDescriptor:
-    """A decoded descriptor, in bytes: start address, distances, and the span of its swizzle (0, 32, 64 or 128)."""
+    """A decoded descriptor, in bytes: start address, distances, and the swizzle's bytes (0, 32, 64 or 128)."""
 
     start: int
     leading: int
@@ -46,10 +46,10 @@ class MatrixDescriptor:
 
 @lru_cache(maxsize=4096)
 def decode(bits: int) -> MatrixDescriptor:
-    """Return the descriptor that 64 ``bits`` are.
+    """Decode the 64 ``bits`` of a descriptor.
 
-    A swizzle acts on addresses, so a tile may start at any row of its pattern: an H200 reads it right, and with a base
-    offset wrong. Raises ``DescriptorError`` for reserved bits and for a base offset.
+    A swizzle applies to addresses, so a tile may start at any row of its pattern: an H200 reads it correctly, but
+    incorrectly with a base offset. Raises ``DescriptorError`` for reserved bits and for a base offset.
     """
     if bits & _RESERVED:
         raise DescriptorError(f"its reserved bits {bits & _RESERVED:#x} are set")
@@ -66,9 +66,9 @@ def decode(bits: int) -> MatrixDescriptor:
 
 
 def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
-    """Return the chunks of shared memory, by address // 16, that hold an operand of ``rows`` rows.
+    """Return the chunks of shared memory, by address // 16, of an operand with ``rows`` rows.
 
-    K-major: int64[rows, 2], the two halves of K. MN-major, for elements of 16 bits alone: int64[16, rows / 8], for each
+    K-major: int64[rows, 2], the two halves of K. MN-major, only for elements of 16 bits: int64[16, rows / 8], for each
     k the chunks of 8 rows.
     """
     start, phase = divmod(descriptor.start, _PERIOD)
@@ -77,7 +77,7 @@ def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
 
 @lru_cache(maxsize=1024)
 def _pattern(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
-    """Return the chunks of an operand that starts within the first 1024 bytes: patterns repeat after so many."""
+    """Return the chunks of an operand that starts within the first 1024 bytes, after which patterns repeat."""
     leading, stride, swizzle = descriptor.leading, descriptor.stride, descriptor.swizzle
     if mn_major:
         k, across = np.arange(_K_ROWS)[:, None], np.arange(rows // _CORE_ROWS)

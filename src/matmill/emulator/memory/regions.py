@@ -1,4 +1,4 @@
-"""Regions: spans of one state space that are backed by host arrays."""
+"""Regions: ranges of one state space that are backed by host arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Region:
     """An allocation of global memory, or the shared, local or parameter memory of a batch of thread blocks.
 
     ``start`` and ``end`` are offsets in the region's own space. The bytes of lane ``i`` begin at
-    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte, 1 once it was stored to; None where all have values.
-    ``marks`` is all that stores are marked in.
+    ``Lanes.base(kind)[i]``. ``written`` has a byte per byte, 1 once it was stored to, or is None if all bytes are
+    initialised. ``marks`` are all arrays in which stores are marked.
     """
 
     def __init__(

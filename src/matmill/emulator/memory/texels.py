@@ -1,8 +1,8 @@
-"""Which texels a fetch reads, and what it makes of them.
+"""The texels that a fetch reads, and the computation of its result.
 
 CUDA C++ programming guide, "Texture Fetching": nearest-point sampling and linear filtering, whose fractions have 8 bits
 behind the point; "Cubemap Textures" for the faces. Coordinates are float64 here, in which a float32 times an extent is
-exact. What the guide leaves open is in docs/emulator-textures.md.
+exact. Behaviour that the guide leaves open is described in docs/emulator-textures.md.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 _FRACTION = 256
-#: The four texels of a gather as (x, y) beside the first: counter-clockwise from the lower left.
+#: The four texels of a gather as (x, y) relative to the first: counter-clockwise from the lower left.
 _GATHERED = ((0, 1), (1, 1), (1, 0), (0, 0))
 
 
 @dataclass(frozen=True)
 class Tap:
-    """A texel of each lane: bytes from the first texel of the array, its weight, and who reads it.
+    """A texel of each lane: bytes from the first texel of the array, its weight, and the lanes that read it.
 
-    ``weight`` is None where there is one texel, ``inside`` None where all lanes read a texel; the others have the
-    border's value, and an offset that is valid all the same.
+    ``weight`` is None for a single texel, ``inside`` None if all lanes read a texel; the other lanes have the border's
+    value, and an offset that is valid anyway.
     """
 
     offset: Ints
@@ -41,14 +41,14 @@ class Tap:
 
 @dataclass(frozen=True)
 class _Step:
-    """Along one axis: the texel, and whether it is one."""
+    """A position along one axis: the texel, and whether it exists."""
 
     index: Floats
     inside: Mask | None
 
 
 def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
-    """Say which lanes have a coordinate that names no place: NaN, or infinite where the texture repeats."""
+    """Return which lanes have an undefined coordinate: NaN, or infinite for a texture that repeats."""
     flags = np.zeros(len(coordinates[0]), np.bool_)
     for axis, row in enumerate(coordinates):
         repeats = texture.cubemap or texture.modes[axis] in {"wrap", "mirror"}
@@ -57,7 +57,7 @@ def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
 
 
 def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:
-    """Yield the texels that a fetch reads, at defined coordinates along x, y and z: one, or those that are filtered."""
+    """Yield the texels that a fetch reads, at defined coordinates along x, y and z: one, or those of the filter."""
     coordinates, layer = _on_face(texture, coordinates, layer)
     if texture.filter == "point":
         yield _tap(texture, [_point(*axis) for axis in _axes(texture, coordinates)], layer)
@@ -81,7 +81,7 @@ def gathered(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Ite
 def element(texture: Texture, index: Ints) -> Tap:
     """Return the texel of a one-dimensional texture at an integer coordinate.
 
-    Outside there are zeros (``tex1Dfetch``).
+    Outside the value is zero (``tex1Dfetch``).
     """
     extent = texture.extents[0]
     inside = (index >= 0) & (index < extent)
@@ -89,7 +89,7 @@ def element(texture: Texture, index: Ints) -> Tap:
 
 
 def converted(texture: Texture, raw: Row) -> Row:
-    """Return channels as a fetch gives them: float32, or integers extended to 32 bits."""
+    """Return channels in the fetch's type: float32, or integers extended to 32 bits."""
     if not texture.floats:
         return raw.astype(np.int32 if raw.dtype.kind == "i" else np.uint32)
     if raw.dtype.kind == "f":
@@ -116,7 +116,7 @@ def _tap(texture: Texture, steps: Sequence[_Step], layer: Row, weight: Floats | 
 
 
 def _within(position: Floats, extent: int, mode: str) -> Floats:
-    """Return coordinates in texels, brought nearer where those far outside are all alike."""
+    """Return coordinates in texels, with those far outside clamped to a distance where all are alike."""
     if mode == "mirror":
         position = np.mod(position, 2 * extent)
         return np.where(position >= extent, 2 * extent - position, position)
@@ -142,12 +142,12 @@ def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Ste
 
 
 def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> tuple[Sequence[Floats], Row]:
-    """Find the coordinates on its face of a direction into a cubemap, and the face as a layer."""
+    """Return the coordinates of a direction on its cubemap face, and the face as a layer."""
     if not texture.cubemap:
         return coordinates, layer
     x, y, z = coordinates
     sizes = np.abs(coordinates)
-    # Of equal sizes x comes before y and y before z: what the guide leaves open.
+    # Of equal sizes x comes before y and y before z: the guide leaves this open.
     axis = np.argmax(sizes, axis=0)
     major = np.choose(axis, (x, y, z))
     size = np.where(major == 0, 1, np.abs(major))

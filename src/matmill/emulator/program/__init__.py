@@ -1,1 +1,1 @@
-"""A module to a program that is ready to run: instructions decoded, basic blocks, rows for registers."""
+"""A module to a program that can run: decoded instructions, basic blocks, rows for registers."""

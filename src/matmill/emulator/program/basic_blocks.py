@@ -1,4 +1,4 @@
-"""Basic blocks: straight runs of actions, and the branch, wait or exit that ends each."""
+"""Basic blocks: straight-line runs of actions, each ended by a branch, a wait or an exit."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
 @dataclass
 class Terminator:
-    """How a block ends.
+    """The end of a block.
 
-    ``kind`` is "jump" (to ``target``), "branch" (to ``target`` where ``guard`` holds, else ``next``), "exit" (where
-    ``guard`` holds or is None, else ``next``), "wait" (as ``detail`` says, then ``next``) or "switch" (to
-    ``table[selector]``). A "call" goes to a function, one of ``table``, as its ``detail`` says, and in the end to
+    ``kind`` is "jump" (to ``target``), "branch" (to ``target`` if ``guard`` holds, else ``next``), "exit" (if ``guard``
+    holds or is None, else ``next``), "wait" (described by ``detail``, then ``next``) or "switch" (to
+    ``table[selector]``). A "call" goes to one of the functions in ``table``, as its ``detail`` says, and finally to
     ``next``; "return", with a guard like an exit, goes to one of ``table``. Targets are block numbers.
     """
 
@@ -53,7 +53,7 @@ class Terminator:
     detail: Any = None
 
     def successors(self) -> list[int]:
-        """Return the blocks that may come next."""
+        """Return the blocks that may follow."""
         if self.kind == "jump":
             return [self.target]
         if self.kind in {"switch", "call"}:
@@ -76,7 +76,7 @@ class CallSite:
 
 @dataclass
 class Block:
-    """A straight run of actions. ``number`` orders blocks as the program text does."""
+    """A straight-line run of actions. ``number`` orders blocks as in the program text."""
 
     number: int
     actions: list[Action] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Block:
 
 
 def checked(action: Action) -> Action:
-    """Return the action, if its operands are what its kinds can be read from and written to."""
+    """Return the action, if its operands can be read from and written to as its kinds require."""
     i = action.instruction
     members = getattr(action.detail, "members", None)
     for value in (*action.sources, *((Value(members, "u4"),) if members is not None else ())):
@@ -96,10 +96,10 @@ def checked(action: Action) -> Action:
 
 
 def _check_source(i: Instruction, value: Value) -> None:
-    """Raise where an operand cannot be read as rows of its kind."""
+    """Raise if an operand cannot be read as rows of its kind."""
     operand = value.operand.register if isinstance(value.operand, Negated) else value.operand
     if isinstance(operand, Special):
-        # Clocks are read by mov alone, which does not name them as sources.
+        # Only mov reads clocks, and does not name them as sources.
         if not is_known(operand.name) or operand.name in CLOCKS:
             raise i.unsupported(f"special register {operand.name}")
         if value.kind not in _SPECIAL_KINDS | ({"p"} if operand.name in PREDICATES else set()):
@@ -109,9 +109,9 @@ def _check_source(i: Instruction, value: Value) -> None:
 
 
 def _readable(operand: Operand, kind: str) -> bool:
-    """Tell whether a register is wide enough for a kind, and as wide for two halves.
+    """Tell whether a register is wide enough for a kind, and exactly as wide for two halves.
 
-    Predicates are for predicates alone.
+    Predicates serve only as predicates.
     """
     return not isinstance(operand, Register) or _fits(operand.type, kind)
 
@@ -202,8 +202,8 @@ class _Builder:
         action = checked(decode(s))
         waits = action.ends_block or action.detail is not None or action.collective
         if waits and s.guard is not None:
-            # A guarded wait is a branch around it: only the lanes that execute it have to meet. So are instructions of
-            # whole warps.
+            # A guarded wait is a branch around it: only the lanes that execute it must meet. The same holds for
+            # instructions of whole warps.
             skip = Terminator("branch", s, s.guard, not s.negated)
             self.close(skip)
             s = replace(s, guard=None, negated=False)
@@ -234,7 +234,7 @@ class _Builder:
         return self.blocks
 
     def _link_calls(self, stack: Stack) -> None:
-        """Link calls to the first blocks of functions, and returns to what is behind the calls."""
+        """Link calls to the first blocks of functions, and returns to the blocks after the calls."""
         after: dict[str, list[int]] = {}
         for end, names in self.calls:
             blocks = {name: self.labels[f"{name}#"] for name in names}
@@ -249,7 +249,7 @@ class _Builder:
 def blocks_of(flat: Flat) -> list[Block]:
     """Return the basic blocks of a flat body, in program order; the last one ends the thread.
 
-    Raises ``EmulationError`` for instructions that are not in the table and branches to nowhere.
+    Raises ``EmulationError`` for unknown instructions and for branches without a target.
     """
     builder = _Builder(flat)
     for statement in flat.body:

@@ -1,11 +1,10 @@
-"""Instructions that are written as several others: wmma as loads, mma.sync and stores, atomics of vectors as scalars.
+"""Instructions that are replaced by others: wmma by loads, mma.sync and stores, vector atomics by scalar ones.
 
-Cache policies are dropped.
-
-PTX ISA, "Warp-level matrix instructions: wmma". PTX leaves open which lane holds which element of a fragment, and
-programs may only load, multiply, store and change all elements alike. Here fragments have the layout of mma.sync, whose
-products serve: 8 rows of a matrix are a tile of 8 x 4 registers, lane ``4 g + t`` holds row ``g``; B counts as its
-transpose, and m8n32 as the transposed product of m32n8. Of registers beyond the matrix's elements, copies are held.
+Cache policies are dropped. PTX ISA, "Warp-level matrix instructions: wmma". The PTX ISA does not define which lane has
+which element of a fragment, and programs may only load, multiply, store and change all elements alike. Here fragments
+have the layout of mma.sync, which computes the products: 8 rows of a matrix are a tile of 8 x 4 registers, lane ``4 g +
+t`` has row ``g``; B is stored as its transpose, and m8n32 is the transposed product of m32n8. Registers beyond the
+matrix's elements have copies.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _BITS = {
 
 
 def expanded(s: Instruction) -> list[Instruction]:
-    """Return the instructions that stand for one; mostly itself."""
+    """Return the instructions that replace one; mostly itself."""
     if s.name == "wmma":
         try:
             return list(_Wmma(s).instructions())
@@ -50,7 +49,7 @@ def expanded(s: Instruction) -> list[Instruction]:
 
 
 def _one_by_one(s: Instruction) -> list[Instruction]:
-    """Return an atomic of a vector, each element of which is updated by itself."""
+    """Return the scalar atomics that replace a vector one: each element is updated separately."""
     modifiers = tuple(m for m in s.modifiers if m not in _VECTORS)
     at = next(n for n, o in enumerate(s.operands) if isinstance(o, Address))
     address, size = s.operands[at], next(TYPE_BYTES[m] for m in modifiers if m in TYPE_BYTES)
@@ -66,7 +65,7 @@ def _one_by_one(s: Instruction) -> list[Instruction]:
 
 @dataclass
 class _Wmma:
-    """One wmma instruction: its shape, and what it is made of."""
+    """One wmma instruction: its shape, and its replacement."""
 
     whole: Instruction
     count: int = 0
@@ -74,7 +73,7 @@ class _Wmma:
     after: list[Instruction] = field(default_factory=list)
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yield what stands for it."""
+        """Yield the instructions that replace it."""
         words = [m for m in self.whole.modifiers if m not in {"sync", "aligned"}]
         shape = next((m for m in words if _SHAPE.fullmatch(m)), "")
         if not shape or words[0] not in {"load", "mma", "store"}:
@@ -143,7 +142,7 @@ class _Wmma:
             self._element(register, pointers, bits, spaces, load=load, contiguous=by_rows)
 
     def _lane(self, width: int) -> tuple[Register, Register]:
-        """Return the row and the first column of a tile that this lane holds."""
+        """Return the row and the first column of a tile that belong to this lane."""
         lane, row, column = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
         self._add("mov", ("u32",), lane, Special("%laneid"))
         self._add("shr", ("u32",), row, lane, Immediate(2, "int"))
@@ -161,7 +160,7 @@ class _Wmma:
         *,
         by_rows: bool,
     ) -> Register:
-        """Return the address of one element of so many bits, or of the byte that it begins."""
+        """Return the address of an element of so many bits, or of the byte in which it begins."""
         long, short = (row, column) if by_rows else (column, row)
         outer, inner, offset = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
         self._add("add", ("u32",), outer, long[0], Immediate(long[1], "int"))
@@ -193,7 +192,7 @@ class _Wmma:
         load: bool,
         contiguous: bool,
     ) -> None:
-        """Load or store one register: at once, or one element after another."""
+        """Load or store one register, at once or element by element."""
         whole = bits * len(pointers)
         if contiguous or len(pointers) == 1:
             kind = f"b{whole}"
@@ -270,7 +269,7 @@ class _Wmma:
     def _converted(
         self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
     ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """Return C as float32, and registers for a D of float32, where one of the two is float16."""
+        """Return C as float32, and registers for a float32 D, if one of the two is float16."""
         if c_type == "f32":
             sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
             for (lower, upper), packed in zip(sums, d, strict=True):

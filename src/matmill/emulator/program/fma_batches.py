@@ -1,7 +1,7 @@
 """Runs of independent float32 FMAs, which one NumPy call executes on many rows.
 
-An 8x8 outer product in registers is 64 instructions that read 8 + 8 rows and update 64. One by one they take 64 times
-several NumPy calls on short rows; as a batch, a few calls on long ones.
+An 8x8 outer product in registers is 64 instructions that read 8 + 8 rows and update 64. One by one they take several
+NumPy calls each on short rows; as a batch they take a few calls on long ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FEWEST = 4
 class Batch:
     """FMAs ``sums[n] = left[n] * right[n] + addends[n]`` at ``first`` to ``first + len`` in their block.
 
-    ``outer`` is None, or (a, b): the products are then all pairs of ``a`` and ``b``, ``b`` changing fastest.
+    ``outer`` is None, or (a, b) if the products are all pairs of ``a`` and ``b``, ``b`` changing fastest.
     """
 
     first: int
@@ -32,7 +32,7 @@ class Batch:
 
 
 def find_batches(actions: Sequence[Action]) -> list[Batch]:
-    """Return the batches of a block: consecutive, unguarded, none reading what another one writes."""
+    """Return the batches of a block: consecutive, unguarded FMAs, none of which reads another one's result."""
     batches: list[Batch] = []
     run: list[Action] = []
     written: set[Register] = set()

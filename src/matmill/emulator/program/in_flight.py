@@ -1,9 +1,9 @@
-"""Registers of wgmma in flight: uses that come too early, and products that no wgmma.fence precedes.
+"""Registers of wgmma in flight: uses that come too early, and products without a wgmma.fence before them.
 
-PTX ISA, "wgmma.mma_async" and "wgmma.fence". Between a product and the wait that covers its group nobody but a product
-on the same sums may touch its sums, or write its registers of A. A fence must stand between any other access of these
-registers and the product, and before the first product. Both are asked of all ways through the program at once, so a
-finding is one on some way; ``run`` reports those in code that ran.
+PTX ISA, "wgmma.mma_async" and "wgmma.fence". Between a product and the wait that covers its group, only a product on
+the same sums may access its sums, and nothing may write its registers of A. A fence must precede the first product, and
+every product after another access to these registers. Both rules are checked on all paths through the program at once,
+so a finding holds on some path; ``run`` reports those in code that ran.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from matmill.emulator.program.waits import GroupWait
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """wgmma.mma_async: its registers of D, and those of A if it has any."""
+    """wgmma.mma_async: its registers of D, and those of A, if any."""
 
     sums: tuple[Register, ...]
     factors: tuple[Register, ...]
@@ -38,7 +38,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A register used wrongly: the hazard's kind, the instruction in ``block``, and the other one (None: the start)."""
+    """A misused register: the hazard's kind, the instruction in ``block``, and the other one (None: the start)."""
 
     kind: str
     block: int
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """What is wrong, for people."""
+        """The description of the misuse."""
         here = repr(self.instruction.text)
         other = "" if self.other is None else f"{self.other.text!r} ({self.other.location})"
         if self.kind == "register-in-flight":
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A product that a register is in: the fewest commits since, and, of a sum, all sums of the product."""
+    """A product that uses a register: the fewest commits since then and, if it is a sum, all sums of the product."""
 
     commits: int
     product: Instruction
@@ -68,15 +68,15 @@ class _Flight:
 
 
 _Flights: TypeAlias = "dict[Register, _Flight]"
-#: The key of "no fence yet" among the accesses that a fence must follow.
+#: The key for the kernel's start among the accesses that need a fence.
 _START = None
 
 
 @dataclass
 class _State:
-    """What holds before an instruction on some way to it.
+    """The state before an instruction on some path to it.
 
-    ``flights`` are the registers in flight, ``accessed`` those that need a fence, with who accessed them last.
+    ``flights`` are the registers in flight, ``accessed`` those that need a fence, with their last accesses.
     """
 
     flights: _Flights = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _State:
         return _State(dict(self.flights), dict(self.accessed))
 
     def join(self, other: _State) -> bool:
-        """Add what holds on another way; whether that changed anything."""
+        """Merge the state of another path; return whether anything changed."""
         changed = False
         for register, flight in other.flights.items():
             mine = self.flights.get(register)
@@ -101,14 +101,14 @@ class _State:
 
 
 def held_registers(blocks: Iterable[Block]) -> set[Register]:
-    """Return all registers that products have as sums or as A."""
+    """Return all registers that are sums or A of products."""
     return {
         r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums + a.flight.factors
     }
 
 
 def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
-    """Return the registers of products that are used too early or without a fence, on any way through a program."""
+    """Return the registers of products that are used too early or without a fence, on any path through a program."""
     held = held_registers(blocks)
     if not held:
         return []
@@ -135,7 +135,7 @@ def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
 
 
 class _Walk:
-    """A walk through one block that brings ``state`` to its end, and yields what it finds wrong."""
+    """A walk through one block that updates ``state`` to its end, and yields misuses."""
 
     def __init__(self, block: Block, state: _State, held: set[Register], sums: set[Register]) -> None:
         self.block, self.state, self.held, self.sums = block, state, held, sums
@@ -186,7 +186,7 @@ class _Walk:
         state.flights.update(dict.fromkeys(product.sums, _Flight(0, i, product.sums)))
 
     def _other(self, i: Instruction, used: Iterable[Register], written: Iterable[Register]) -> Iterator[Finding]:
-        """Add an instruction that is no product: reads of A alone are harmless."""
+        """Process an instruction that is not a product: reads of A are harmless."""
         state, changed = self.state, [r for r in written if r in self.held]
         touched = [*changed, *(r for r in used if r in self.sums)]
         for register in touched:

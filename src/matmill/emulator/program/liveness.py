@@ -1,6 +1,6 @@
-"""Live ranges: where each register's value is still used, and which registers a call must keep.
+"""Live ranges: where each register's value is still needed, and which registers a call must save.
 
-They are bit sets over program positions, two bits per instruction: it reads, then writes.
+They are bit sets over program positions, two per instruction: it reads, then writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from matmill.emulator.program.table import registers
 
 
 def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
-    """Return for each register the set of positions at which it must keep its row, as bits."""
+    """Return for each register the set of positions at which it needs its row, as bits."""
     live_in, live_out = live_sets(blocks, [block.end.successors() for block in blocks])
     ranges: dict[Register, int] = {}
     position = 0
@@ -23,9 +23,9 @@ def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
 
 
 def keep_registers(blocks: Sequence[Block], stack: Register) -> None:
-    """Find the registers that each call must keep: its function uses them afterwards, and calls inside it change them.
+    """Set the registers that each call must save: its function uses them afterwards, and calls inside it change them.
 
-    So only recursive functions have any. The one that holds where the ``stack`` is comes back as it was.
+    So only recursive functions have any. The stack pointer is restored anyway.
     """
     live_in, _ = live_sets(blocks, [_in_function(block) for block in blocks])
     inside: dict[int, set[Register]] = {}
@@ -40,7 +40,7 @@ def keep_registers(blocks: Sequence[Block], stack: Register) -> None:
 
 
 def _in_function(block: Block) -> list[int]:
-    """Return the blocks of the same function that may come next."""
+    """Return the blocks of the same function that may follow."""
     end = block.end
     if end.kind in {"call", "return"}:
         return [end.next] if end.next >= 0 else []
@@ -48,7 +48,7 @@ def _in_function(block: Block) -> list[int]:
 
 
 def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
-    """Return the registers that a call of the function at a block may write, those of its own calls included."""
+    """Return the registers that a call of the function at a block may write, nested calls included."""
     result: set[Register] = set()
     seen = {first}
     waiting = [first]
@@ -65,7 +65,9 @@ def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
 def live_sets(
     blocks: Sequence[Block], successors: Sequence[Sequence[int]]
 ) -> tuple[list[set[Register]], list[set[Register]]]:
-    """Return the registers that are live before each block and after it, if ``successors`` may come next."""
+    """Return the registers that are live before each block and after it; ``successors`` are the blocks that may be
+    next.
+    """
     live_in: list[set[Register]] = [set() for _ in blocks]
     upward, killed = [], []
     for block in blocks:
@@ -102,7 +104,7 @@ def _end_results(block: Block) -> tuple[Register, ...]:
 
 
 class _BlockRanges:
-    """The live ranges inside one block: where each register's present value began, and where it was last used."""
+    """The live ranges inside one block: where each register's present value began, and its last use."""
 
     def __init__(self, ranges: dict[Register, int], position: int) -> None:
         self.ranges = ranges
@@ -118,7 +120,7 @@ class _BlockRanges:
         self.last[register] = self.position
 
     def _define(self, register: Register, at: int) -> None:
-        """Begin a new value at position ``at``; the old one lived to its last use."""
+        """Begin a new value at position ``at``; the old one's range ends at its last use."""
         if register in self.began:
             first = self.began[register]
             self._extend(register, first, max(first, self.last.get(register, first)))
@@ -126,14 +128,14 @@ class _BlockRanges:
         self.last[register] = self.position + 1
 
     def block(self, block: Block, live_in: set[Register], live_out: set[Register]) -> int:
-        """Add the block's live ranges; returns the position after it."""
+        """Add the block's live ranges; return the position after it."""
         self.began = dict.fromkeys(live_in, self.position)
         for action in block.actions:
             for register in action.read:
                 self._use(register)
             for register in action.written:
                 if action.instruction.guard is not None:
-                    # The old value stays where the guard does not hold, so its range continues.
+                    # The old value remains where the guard does not hold, so its range continues.
                     self.last[register] = self.position + 1
                 else:
                     self._define(register, self.position + action.in_place)

@@ -1,7 +1,7 @@
-"""What an instruction says about the order of memory: whether it is strong, and what it releases or acquires.
+"""The memory order of an instruction: whether it is strong, and whether it releases or acquires.
 
-PTX ISA, "Memory Consistency Model". A scope is *wide* where it reaches beyond the thread's cluster. In a launch
-without clusters each block is a cluster of its own, and ``.cluster`` reaches no further than ``.cta``.
+PTX ISA, "Memory Consistency Model". A scope is *wide* if it reaches beyond the thread's cluster. In a launch without
+clusters each block is its own cluster, and ``.cluster`` is the same as ``.cta``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _NARROW = ("cta", "cluster")
 _SCOPES = (*_NARROW, "gpu", "sys")
 _ACQUIRING = ("acquire", "acq_rel", "sc")
 _RELEASING = ("release", "acq_rel", "sc")
-# Fences between proxies or about mbarriers: they order no two accesses that the emulator has.
+# Fences between proxies or about mbarriers: they order no two accesses of the emulator.
 _APART = ("proxy", "mbarrier_init", "sync_restrict")
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The qualifiers of a strong access or a fence; neither ``acquire`` nor ``release`` is ``.relaxed``.
+    """The qualifiers of a strong access or a fence; with neither ``acquire`` nor ``release`` it is ``.relaxed``.
 
     ``cluster`` says that the scope is ``.cluster``.
     """
@@ -36,9 +36,9 @@ class Ordering:
 
 
 def access_ordering(i: Instruction) -> Ordering | None:
-    """Say how strong an access is; None for a weak one.
+    """Return the order of an access, or None for a weak one.
 
-    Atomics are relaxed and of scope ``.gpu`` unless they say more.
+    Atomics are relaxed with scope ``.gpu`` by default.
     """
     stated = {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}.intersection(i.modifiers)
     if not stated and i.name not in {"atom", "red"}:
@@ -53,10 +53,10 @@ def access_ordering(i: Instruction) -> Ordering | None:
 
 
 def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
-    """Find the plain loads whose value a compare-and-swap compares, itself or after moves.
+    """Return the plain loads whose value a compare-and-swap compares, directly or after moves.
 
-    They begin the loops around ``atomicCAS`` that the CUDA C++ programming guide shows ("Atomic Functions"). Whatever
-    value such a load finds, the compare-and-swap tests it, so that they order memory as a relaxed load does.
+    They begin the loops around ``atomicCAS`` that the CUDA C++ programming guide shows ("Atomic Functions"). The
+    compare-and-swap tests whatever value such a load returns, so that they order memory as relaxed loads do.
     """
     compared: set[Operand] = set()
     sources: dict[Operand, list[Instruction]] = {}
@@ -78,7 +78,7 @@ def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction
 
 
 def fence_ordering(i: Instruction) -> Ordering | None:
-    """Return what a ``fence`` or ``membar`` (which is a fence.sc) orders; None where it orders nothing here."""
+    """Return the order of a ``fence`` or ``membar`` (which is a fence.sc), or None if it orders nothing here."""
     if any(m.startswith(_APART) for m in i.modifiers):
         return None
     m = Modifiers(i)

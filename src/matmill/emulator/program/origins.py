@@ -1,8 +1,8 @@
-"""Which array each memory access is meant for: the one variable that its address is computed from.
+"""The array that each memory access is meant for: the one variable from which its address is computed.
 
 Addresses of shared and local variables are followed through moves, conversions and sums to the accesses that use them.
-Where an address may come from two variables, from one or from a plain number, or through any other arithmetic, nothing
-is said. An array's address plus a loaded value counts as an address in that array.
+Addresses that may come from two variables, from a variable or a plain number, or through any other arithmetic, have no
+array. An array's address plus a loaded value counts as an address in that array.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Regi
 from matmill.emulator.program.basic_blocks import Block
 from matmill.emulator.program.table import Action
 
-# What a register holds: an address in a variable, a number, something else, or None while that is not known.
+# The contents of a register: an address in a variable, a number, something else, or None while unknown.
 _Origin: TypeAlias = "Variable | Literal['number', 'other'] | None"
 
 
 def arrays_of_accesses(blocks: Iterable[Block]) -> dict[Instruction, Variable]:
-    """Return the shared or local variable that each memory instruction accesses, where its address has one origin.
+    """Return the shared or local variable that each memory instruction accesses, if its address has one origin.
 
-    Of instructions with two addresses (``cp.async``) the first one counts.
+    For instructions with two addresses (``cp.async``) it is the first one's.
     """
     actions = [action for block in blocks for action in (*block.actions, block.end.action) if action is not None]
     known: dict[Register, _Origin] = {}
@@ -57,7 +57,7 @@ def _origin(operand: Operand, known: dict[Register, _Origin]) -> _Origin:
 
 
 def _result(action: Action, known: dict[Register, _Origin]) -> _Origin:
-    """Return what an action computes, as far as its sources are known."""
+    """Return the origin of an action's result, as far as its sources' origins are known."""
     i = action.instruction
     if _address(i) is not None:
         return "number"
@@ -89,14 +89,14 @@ def _sum(a: _Origin, b: _Origin) -> _Origin:
 
 
 def _mixed(sources: list[_Origin]) -> _Origin:
-    """Return the result of other arithmetic: a number if it is made of numbers alone."""
+    """Return the origin of other arithmetic: a number if all sources are numbers."""
     if any(source is None for source in sources):
         return None
     return "number" if all(source == "number" for source in sources) else "other"
 
 
 def _either(a: _Origin, b: _Origin) -> _Origin:
-    """Return what a register holds that is written in two ways."""
+    """Return the origin of a register that is written twice."""
     if a is None or a is b:
         return b
     return a if b is None else "other"

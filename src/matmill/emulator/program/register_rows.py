@@ -1,8 +1,8 @@
-"""Register allocation: which row of a register file holds each virtual register.
+"""Register allocation: the row of a register file for each virtual register.
 
 PTX assigns most registers once; a row is free again as soon as its register is dead. Live ranges are bit sets, so
-whether a register fits a row is one ``and``. FMAs of a batch get consecutive rows for their sums, and each sum the row
-of its addend where that dies.
+whether a register fits a row is one ``and``. FMAs of a batch get consecutive rows for their sums, and each sum gets the
+row of its addend if that dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILE_OF_SIZE = {0: "p", 1: "16", 2: "16", 4: "32", 8: "64"}
 
 
 def file_of(register: Register) -> str:
-    """Return the register file that holds a register: predicates, 16, 32 or 64 bits."""
+    """Return the register file of a register: predicates, 16, 32 or 64 bits."""
     return _FILE_OF_SIZE[TYPE_BYTES[register.type]]
 
 
@@ -38,7 +38,8 @@ class Layout:
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
     """Return rows for all registers of a program."""
     ranges = live_ranges(blocks)
-    # A product in flight reads and writes its registers whenever it acts, so no other register may share their rows.
+    # A product in flight reads and writes its registers when it takes effect, so no other register may share their
+    # rows.
     always = (1 << max((r.bit_length() for r in ranges.values()), default=0)) - 1
     ranges.update(dict.fromkeys(held_registers(blocks), always))
     allocator = _RowAllocator(ranges)
@@ -66,7 +67,7 @@ def _specials(blocks: Iterable[Block]) -> set[str]:
 
 
 class _RowAllocator:
-    """Gives out rows; ``busy`` holds, per file and row, the positions that are taken."""
+    """Assigns rows; ``busy`` has, per file and row, the positions that are taken."""
 
     def __init__(self, ranges: dict[Register, int]) -> None:
         self.ranges = ranges
@@ -95,7 +96,7 @@ class _RowAllocator:
         self._take(file, row, register)
 
     def _take_run(self, run: Sequence[Register], wanted: int | None = None) -> None:
-        """Take consecutive rows for registers of one file, at ``wanted`` if they fit there."""
+        """Assign consecutive rows to registers of one file, at ``wanted`` if they fit there."""
         file = file_of(run[0])
         starts = ([] if wanted is None else [wanted]) + list(range(len(self.busy[file]) + 1))
         for start in starts:
@@ -105,14 +106,14 @@ class _RowAllocator:
                 return
 
     def together(self, operands: Sequence[Operand]) -> None:
-        """Take consecutive rows for the results of one instruction, if none has a row yet."""
+        """Assign consecutive rows to the results of one instruction, if none has a row yet."""
         run = registers(operands)
         fresh = all(r not in self.rows for r in run) and len({file_of(r) for r in run}) == 1
         if len(run) > 1 and len(set(run)) == len(run) and fresh:
             self._take_run(run)
 
     def batch(self, batch: Batch) -> None:
-        """Take consecutive rows for a batch's addends, and the same ones for its sums where the addends die."""
+        """Assign consecutive rows to a batch's addends, and the same rows to its sums if the addends die."""
         for run, wanted in ((batch.addends, None), (batch.sums, batch.addends)):
             plain = registers(run)
             if len(plain) != len(run) or len(set(plain)) != len(plain) or any(r in self.rows for r in plain):

@@ -1,4 +1,4 @@
-"""The special registers that the emulator has: %tid, %ctaid and the like, and the clocks.
+"""The special registers of the emulator: %tid, %ctaid and the like, and the clocks.
 
 PTX ISA, "Special Registers".
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 PREDICATES = {"%is_explicit_cluster"}
-# The shared memory of each block that the system keeps for itself. cooperative_groups has barriers in its second half.
+# Bytes of shared memory that the system reserves in each block. cooperative_groups has barriers in its second half.
 RESERVED_SHARED = 1024
 _RESERVED = {
     "%reserved_smem_offset_begin", "%reserved_smem_offset_end", "%reserved_smem_offset_cap",
     "%reserved_smem_offset_0", "%reserved_smem_offset_1",
 }  # fmt: skip
-# One SM that holds everything, whose performance counters nobody has set up; no graph.
+# One SM that holds everything; performance counters that were never set up; no graph.
 CONSTANTS = {
     "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64, "%current_graph_exec": 0,
     **{f"%pm{n}{wide}": 0 for n in range(8) for wide in ("", "_64")},
@@ -39,5 +39,5 @@ def is_known(name: str) -> bool:
 
 
 def reserved_bytes(names: Iterable[str]) -> int:
-    """Return the bytes of shared memory that the system has in each block, where code asks for them by ``names``."""
+    """Return the bytes of shared memory that the system reserves in each block, if code reads any of ``names``."""
     return 0 if _RESERVED.isdisjoint(names) else RESERVED_SHARED

@@ -1,10 +1,10 @@
-"""The instruction table: what each PTX instruction does to rows of lanes.
+"""The instruction table: the operation of each PTX instruction on rows of lanes.
 
-A *row* is one register over many lanes. A family of instructions is a file that decorates decoders with
+A *row* is one register over many lanes. A family of instructions is a file that decorates its decoders with
 :func:`instructions`; a decoder turns an :class:`Instruction` into an :class:`Action`, or raises.
 
-An action's ``call`` gets the source rows and then the result rows. Sources may be NumPy scalars (immediates). Rows have
-the NumPy types that the action names (``kind``): "u4", "i4", "f4", …, "p" for predicates, and "f2x2" or "u2x2" for
+An action's ``call`` takes the source rows and then the result rows. Sources may be NumPy scalars (immediates). Rows
+have the NumPy types that the action names (``kind``): "u4", "i4", "f4", …, "p" for predicates, and "f2x2" or "u2x2" for
 registers that hold two halves, whose rows are then twice as long.
 """
 
@@ -28,7 +28,7 @@ KIND_OF_TYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand, seen as rows of ``kind``."""
+    """An operand, viewed as rows of ``kind``."""
 
     operand: Operand
     kind: str
@@ -36,15 +36,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Action:
-    """What one instruction does.
+    """The operation of one instruction.
 
     ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
-    ``bind`` is for those that touch memory or other lanes: given a ``BoundBlock`` of the engine, which this room does
-    not know, it returns such a call for the lanes of that block. ``in_place`` says that a result may share its row with
-    a source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
-    whom. ``uses`` and ``writes`` are registers that the bound call reads and writes by itself. A ``collective``
-    instruction is for whole warps: a guard becomes a branch around it. ``flight`` says what it starts or ends that
-    keeps using registers (``in_flight``). ``group`` names computations that the translator may batch. ``flops`` are the
+    ``bind`` is for instructions that access memory or other lanes: it takes a ``BoundBlock`` of the engine and returns
+    such a call for the lanes of that block. ``in_place`` says that a result may share its row with a source that dies
+    here. ``ends_block`` is for instructions at which a warp may have to wait, as ``detail`` describes. ``uses`` and
+    ``writes`` are additional registers that the bound call reads and writes. A ``collective`` instruction is for whole
+    warps: a guard becomes a branch around it. ``flight`` is the operation that it starts or ends and that uses
+    registers meanwhile (``in_flight``). ``group`` names computations that the translator may batch. ``flops`` are the
     additions and multiplications of a matrix instruction, divided by the 32 lanes that share them.
     """
 
@@ -67,7 +67,7 @@ class Action:
 
     @cached_property
     def read(self) -> tuple[Register, ...]:
-        """The registers that it reads; results under a guard count, since their old value may stay."""
+        """The registers that it reads; results under a guard count, since their old value may remain."""
         names = registers(v.operand for v in self.sources)
         names += [v.operand.register for v in self.sources if isinstance(v.operand, Negated)]
         names += self.uses
@@ -85,14 +85,14 @@ class Action:
 Decoder: TypeAlias = "Callable[[Instruction], Action]"
 TABLE: dict[str, Decoder] = {}
 _WIDEST = 8
-# How many operands an instruction may have, where its decoder takes any number.
+# The numbers of operands of instructions whose decoder takes any number.
 _OPERANDS: dict[str, tuple[int, ...]] = {}
 
 
 def instructions(*names: str, operands: tuple[int, ...] = ()) -> Callable[[Decoder], Decoder]:
     """Register a decoder for opcodes whose first part is one of ``names``, with one of these counts of operands.
 
-    Without ``operands`` the decoder itself sees to their number.
+    Without ``operands`` the decoder checks their number.
     """
 
     def register(decoder: Decoder) -> Decoder:
@@ -109,7 +109,7 @@ def instructions(*names: str, operands: tuple[int, ...] = ()) -> Callable[[Decod
 
 
 def decode(instruction: Instruction) -> Action:
-    """Return the action of an instruction; raises ``EmulationError`` naming it where there is none."""
+    """Return the action of an instruction. Raises ``EmulationError``, naming the instruction, if there is none."""
     decoder = TABLE.get(instruction.name)
     if decoder is None:
         raise instruction.unsupported("unknown opcode")
@@ -119,26 +119,26 @@ def decode(instruction: Instruction) -> Action:
     try:
         return decoder(instruction)
     except (ValueError, IndexError, KeyError, TypeError) as problem:
-        # Decoders unpack operands and look up types without checking each; what does not fit is reported here.
+        # Decoders unpack operands and look up types without checking each; mismatches are reported here.
         raise instruction.unsupported("operands or modifiers that do not fit it") from problem
 
 
 class Modifiers:
-    """The modifiers of one instruction, taken one after another; :meth:`done` checks that none is left."""
+    """The modifiers of one instruction, taken one after another; :meth:`done` checks that none remains."""
 
     def __init__(self, instruction: Instruction, *ignored: str) -> None:
         self.instruction = instruction
         self.left = [m for m in instruction.modifiers if m not in ignored]
 
     def flag(self, name: str) -> bool:
-        """Tell whether ``name`` is there."""
+        """Take ``name`` if it is there, and return whether it was."""
         if name in self.left:
             self.left.remove(name)
             return True
         return False
 
     def pick(self, names: Iterable[str], default: str = "") -> str:
-        """Return the first modifier that is one of ``names``."""
+        """Take the first modifier that is one of ``names``."""
         for modifier in self.left:
             if modifier in names:
                 self.left.remove(modifier)
@@ -146,14 +146,14 @@ class Modifiers:
         return default
 
     def need(self, *names: str) -> str:
-        """Return the first modifier that is one of ``names``, which must be there."""
+        """Take the first modifier that is one of ``names``, which must be there."""
         choice = self.pick(names)
         if not choice:
             raise self.instruction.unsupported("none of ." + ", .".join(names))
         return choice
 
     def type(self, *allowed: str) -> str:
-        """Return the first modifier that is a type (and, where given, one of ``allowed``)."""
+        """Take the first modifier that is a type (and one of ``allowed``, if there are any)."""
         for modifier in self.left:
             if modifier in TYPE_BYTES:
                 if allowed and modifier not in allowed:
@@ -163,7 +163,7 @@ class Modifiers:
         raise self.instruction.unsupported("its type")
 
     def done(self) -> None:
-        """Raise for modifiers that nobody took."""
+        """Raise for modifiers that were not taken."""
         if self.left:
             raise self.instruction.unsupported("modifier ." + ", .".join(self.left))
 
@@ -191,7 +191,7 @@ def computed(
 
 
 def register_kind(operand: Operand, kind: str) -> str:
-    """Return ``kind`` widened to the register's own width: loads and conversions may fill a wider register."""
+    """Return ``kind`` widened to the register's width: loads and conversions may fill a wider register."""
     size = TYPE_BYTES[operand.type] if isinstance(operand, Register) else 0
     if int(kind[1]) < size <= _WIDEST:
         return f"{kind[0] if kind[0] in 'iu' else 'u'}{size}"

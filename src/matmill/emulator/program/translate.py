@@ -1,4 +1,4 @@
-"""An entry translated: basic blocks, rows of registers, layout of its variables. Independent of any launch."""
+"""Translates an entry: basic blocks, rows of registers, layout of its variables. Independent of any launch."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Rows: TypeAlias = "NDArray[np.int64]"
 class Program:
     """A translated entry.
 
-    ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
-    block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
-    Before the shared variables are ``reserved_shared`` bytes of the system, none where no code asks for them.
-    ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
-    ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
-    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``stack`` is that of
-    calls that are not inlined. ``compared`` are loads whose value a compare-and-swap compares.
+    ``target`` is the PTX's GPU, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the block's
+    window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``. Before the shared
+    variables are ``reserved_shared`` bytes of the system (0 if no code reads them). ``arrays`` are the variables that
+    memory instructions are meant to access, where known. ``tallies`` count, per block, unguarded instructions by class,
+    and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
+    ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
+    compare-and-swap compares.
     """
 
     entry: Function
@@ -68,16 +68,16 @@ class Program:
     compared: frozenset[Instruction]
 
     def shared_end(self, dynamic: int) -> int:
-        """Say where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
+        """Return the end of a block's shared window, with ``dynamic`` bytes of dynamic shared memory."""
         return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.reserved_shared + self.static_shared
 
     def bounds(self, variable: Variable, dynamic: int) -> tuple[int, int]:
-        """Say where a shared or local variable begins and ends in its state space."""
+        """Return where a shared or local variable begins and ends in its state space."""
         start = self.offsets[variable]
         return start, self.shared_end(dynamic) if variable.extern else start + variable.size
 
     def describe(self, space: str, address: int, dynamic: int) -> str:
-        """Return an address in shared, local or parameter memory for messages."""
+        """Describe an address in shared, local or parameter memory for messages."""
         end = {"shared": self.shared_end(dynamic), "local": self.local_bytes, "param": self.parameter_bytes}[space]
         for variable, offset in (self.parameters if space == "param" else self.offsets).items():
             if variable.space == space and offset <= address < min(offset + variable.size or end, end):
@@ -86,7 +86,7 @@ class Program:
         return f"byte {address - base} of {end - base} B of {space} memory"
 
     def element(self, variable: Variable, offset: int) -> str:
-        """Return the element of a variable at a byte offset, where its extents are known, else the offset itself."""
+        """Return the element of a variable at a byte offset if its extents are known, else the offset itself."""
         itemsize, shape = self.shapes.get(variable.name, (0, ()))
         if itemsize:
             return element_at(variable.spelled, offset, itemsize, shape)
@@ -116,9 +116,9 @@ class Program:
 
 
 def translate(module: Module, name: str) -> Program:
-    """Return the program of the entry ``name``; kept in the module for later launches.
+    """Return the program of the entry ``name``, cached in the module for later launches.
 
-    Raises ``ArgumentError`` for an unknown entry and ``EmulationError`` for instructions that the emulator lacks.
+    Raises ``ArgumentError`` for an unknown entry and ``EmulationError`` for instructions that are not emulated.
     """
     known = module.programs.get(name)
     if isinstance(known, Program):
@@ -147,7 +147,7 @@ def _translate(module: Module, entry: Function) -> Program:
     offsets: dict[Variable, int] = {}
     reserved = reserved_bytes(layout.specials)
     static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE + reserved)
-    # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
+    # Dynamic shared memory follows the static part; the hardware aligns it to 16 bytes, kernels may need more.
     align = max([16, *(v.align for v in shared if v.extern)])
     dynamic = -(-static // align) * align
     offsets.update({v: dynamic for v in shared if v.extern})
@@ -161,7 +161,7 @@ def _translate(module: Module, entry: Function) -> Program:
         batches=batches,
         layout=layout,
         offsets=offsets,
-        # Behind the only array there is nothing: an access beyond it is outside its state space.
+        # An access beyond the only array is outside its state space.
         arrays=arrays_of_accesses(blocks) if len(offsets) > 1 or local % 16 else {},
         reserved_shared=reserved,
         static_shared=static - SHARED_BASE - reserved,
@@ -188,19 +188,19 @@ def _translate(module: Module, entry: Function) -> Program:
 
 
 def _may_depend_on_order(i: Instruction) -> bool:
-    """Tell whether what an instruction does may depend on the order of blocks: strong accesses, and malloc."""
+    """Tell whether an instruction may depend on the order of blocks: strong accesses, and malloc."""
     return i.name == "malloc" or (i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None)
 
 
 def _is_asynchronous(i: Instruction) -> bool:
-    """Tell whether an instruction is of mbarriers, clusters or units that access memory on their own."""
+    """Tell whether an instruction uses mbarriers, clusters or asynchronous units."""
     if i.name in {"mbarrier", "wgmma", "mapa"}:
         return True
     return i.name in {"cp", "barrier"} and not {"bulk", "cluster", "mbarrier"}.isdisjoint(i.modifiers)
 
 
 def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:
-    """Assign offsets to variables one after another; return the end."""
+    """Assign consecutive offsets to variables; return the end."""
     for variable in variables:
         start = -(-start // variable.align) * variable.align
         offsets[variable] = start
@@ -230,7 +230,7 @@ def _tally(block: Block) -> list[tuple[str, int]]:
 
 
 def _executes_at_end(block: Block) -> bool:
-    """Tell whether the end of a block is an instruction, rather than a wait for an instruction of the next block."""
+    """Tell whether the end of a block is an instruction, not a wait for an instruction of the next block."""
     return block.end.kind != "wait" or block.end.action is not None
 
 

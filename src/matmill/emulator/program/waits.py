@@ -1,4 +1,4 @@
-"""Where threads wait: at barriers, for lanes of their warp, for phases of mbarriers, for clusters, for wgmma."""
+"""The waits of threads: at barriers, for lanes of their warp, for phases of mbarriers, for clusters, for wgmma."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matmill.emulator.frontend.syntax import Address, Operand
 class Barrier:
     """A wait of warps for others of their block. ``mode`` is "sync", "arrive" or a reduction: "popc", "and", "or".
 
-    ``number`` and ``threads`` are operands; without ``threads`` the whole block takes part. ``source`` and ``negated``
-    are the predicate of a reduction.
+    ``number`` and ``threads`` are operands; without ``threads`` it is the whole block. ``source`` and ``negated`` are
+    the predicate of a reduction.
     """
 
     mode: str
@@ -24,7 +24,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Converge:
-    """A wait of the lanes of one warp that name the same mask for each other. ``members`` is the mask operand.
+    """A wait of the lanes of one warp with the same mask for each other. ``members`` is the mask operand.
 
     At a ``barrier`` (bar.warp.sync) they may wait at different instructions.
     """
@@ -34,15 +34,14 @@ class Converge:
 
 
 class Poll:
-    """A wait of single lanes, which go on as soon as what they wait for holds."""
+    """A wait of single lanes, which proceed as soon as their condition holds."""
 
 
 @dataclass(frozen=True)
 class PhaseWait(Poll):
     """``mbarrier.try_wait``: each lane waits for a phase of the mbarrier at ``address`` to complete.
 
-    ``phase`` is its parity, or the state that an arrive returned. The wait may end without success, after a time that
-    the hardware chooses.
+    ``phase`` is its parity, or the state that an arrive returned. The wait may fail after the hardware's time limit.
     """
 
     address: Address

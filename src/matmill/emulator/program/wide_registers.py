@@ -1,4 +1,4 @@
-"""Registers of 128 bits as two of 64: in moves, loads, stores and atomics, which are all that PTX has for them."""
+"""Registers of 128 bits as two of 64, in the only instructions that have them: moves, loads, stores and atomics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WideRegisters:
         self._halves: dict[Register, Vector] = {}
 
     def split(self, s: Instruction) -> list[Instruction]:
-        """Return the instructions on halves that stand for one on ``.b128``; itself if it is none."""
+        """Return the instructions on halves that replace one on ``.b128``, or the instruction itself."""
         if s.modifiers[-1:] != ("b128",):
             return [s]
         operands = tuple(o if isinstance(o, Address) else self._pair(s, o) for o in s.operands)
@@ -22,7 +22,7 @@ class WideRegisters:
             target, source = operands
             if not isinstance(target, Vector) or not isinstance(source, Vector):
                 raise s.unsupported("its operands")
-            # Either side may have the other's registers, in another order: NumPy copies both at once.
+            # Either side may contain the other's registers in another order: NumPy copies both at once.
             return [replace(s, modifiers=("b64",), operands=operands)]
         if s.name in {"ld", "st"}:
             return [replace(s, modifiers=(*s.modifiers[:-1], "v2", "b64"), operands=operands)]

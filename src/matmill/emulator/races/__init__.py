@@ -1,1 +1,4 @@
-"""The race detector: happens-before over accesses, barriers, copies, releases and acquires. Knows no PTX text."""
+"""The race detector: happens-before over accesses, barriers, copies, releases and acquires.
+
+It does not read PTX text.
+"""

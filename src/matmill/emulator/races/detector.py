@@ -1,19 +1,19 @@
-"""Race detection: which accesses no chain of barriers orders, whatever order the emulator ran them in.
+"""Race detection: accesses that no chain of barriers orders, in whatever order the emulator ran them.
 
 Lockstep emulation hides races, so ``RaceDetector`` ignores the order of execution and tracks happens-before instead
-(``clocks``): program order of each thread, ``bar.warp.sync`` among lanes, barriers among warps, and the wait that
-turns a ``cp.async`` into a write of the thread that issued it. Two accesses to the same bytes race unless one happens
-before the other, or both read, or both are strong: atomics, or loads and stores that are .relaxed or more.
+(``clocks``): program order of each thread, ``bar.warp.sync`` among lanes, barriers among warps, and the wait that turns
+a ``cp.async`` into a write of the thread that issued it. Two accesses to the same bytes race unless one happens before
+the other, or both read, or both are strong: atomics, or loads and stores that are .relaxed or more.
 
-In a program that releases and acquires, these order threads too, also of different blocks (``release_order``): a kernel
-that hands data from block to block through a flag is reported only where the PTX memory model does not order it. That
-order is the one in which the run's atomics came; all else is the same in whatever order they ran.
+Releases and acquires order threads too, also of different blocks (``release_order``): a kernel that passes data between
+blocks through a flag is reported only if the PTX memory model does not order it. This order depends on the order of the
+run's atomics; everything else is independent of the order of execution.
 
-Shared memory is checked exactly (``shared_space``). So is global memory (``global_space``), except that a program with
-named barriers must be announced (``partial_barriers``): otherwise, where three or more warps of one block read a word
-with no barrier between them, two are remembered, which is enough while every barrier is met by the whole block. A
-program that releases or acquires must be announced too (``releases``), and is checked exactly as long as no more than
-eight accesses to a word, unordered among themselves, have to be remembered (``cells``).
+Shared memory is checked exactly (``shared_space``). So is global memory (``global_space``), with two conditions. A
+program with named barriers must be announced (``partial_barriers``): otherwise, if three or more warps of one block
+read a word with no barrier between them, only two are remembered, which is enough if all barriers are the whole
+block's. A program that releases or acquires must be announced too (``releases``), and is checked exactly while no more
+than eight accesses to a word, unordered among themselves, must be remembered (``cells``).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class RaceDetector:
     """Finds the races of one launch from its accesses, barriers and copies, reported in any valid order.
 
     Warps are numbered through the launch: ``block * warps_per_block + warp``. All calls take whole warps, each at most
-    once per call. Arrays are copied where they are kept. Addresses are multiples of ``width``. ``partial_barriers``
-    says that the program has barriers that not all warps of a block meet, ``releases`` that it has fences or accesses
-    that release or acquire; without it they order nothing.
+    once per call. Arrays that are kept are copied. Addresses are multiples of ``width``. ``partial_barriers`` says that
+    the program has barriers that not all warps of a block meet, ``releases`` that it has fences, or accesses that
+    release or acquire; without it these order nothing.
 
     >>> lanes = np.arange(32)[None] * 4
     >>> on = np.ones((1, 32), dtype=bool)
@@ -64,7 +64,7 @@ class RaceDetector:
     >>> detector.access("shared", warp=np.array([1]), addresses=lanes, active=on, width=4, kind="read", where=9)
     >>> print(detector.races()[0])
     race in shared memory at 0x0: write by thread 0 of block 0 (instruction 7) and read by thread 32 of block 0 \
-(instruction 9)
+    truction 9)
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class RaceDetector:
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
         bytes per lane (1 to 16, a power of two), ``kind`` "read", "write" or "atomic", ``where`` the instruction's
-        index. ``stores`` is what a write stores: without it all writes count as different. Lanes of a warp that store
-        one value in one instruction do not race; other writes of one value are reported as "same-value".
-        ``ordering`` makes the access a strong one. ``owners`` (int64[n]) are the blocks whose shared memory each warp
-        accesses, its own by default. ``pattern`` is one that :attr:`patterns` refused to follow, of these accesses.
+        index. ``stores`` are the stored values: without them all writes count as different. Lanes of a warp that store
+        one value in one instruction do not race; other writes of one value are reported as "same-value". ``ordering``
+        makes the access a strong one. ``owners`` (int64[n]) are the blocks whose shared memory each warp accesses, its
+        own by default. ``pattern`` is the pattern of these accesses, which :attr:`patterns` did not follow.
 
         Raises ``ArgumentError``, and ``EmulationError`` for global addresses more than 1 TiB apart.
         """
@@ -147,18 +147,18 @@ class RaceDetector:
 
     @property
     def patterns(self) -> IntervalPatterns | None:
-        """What knows plain accesses to shared memory that need no check; None where every access needs one.
+        """The patterns of plain accesses to shared memory that need no check, or None if every access needs one.
 
-        An access that :meth:`~IntervalPatterns.follow` takes is recorded by that, any other by :meth:`access`.
+        An access that :meth:`~IntervalPatterns.follow` takes is recorded by it, any other by :meth:`access`.
         """
         return self._shared.patterns if self._order is None else None
 
     def repeated_read(
         self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int
     ) -> RepeatedRead | None:
-        """Return a check of a plain read of shared memory that :meth:`access` has checked: quick when it is repeated.
+        """Return a fast check for repetitions of a plain read of shared memory that :meth:`access` has checked.
 
-        Arguments as of :meth:`access`. None where only :meth:`access` can tell.
+        The arguments are those of :meth:`access`. None means that only :meth:`access` can check it.
         """
         rows = rows_of(
             kind=READ, where=where, width=width, warp=warp, addresses=addresses, active=active,
@@ -172,7 +172,10 @@ class RaceDetector:
             self._order.fence(warps, lanes, ordering)
 
     def barrier(self, warps: Ints) -> None:
-        """Let ``warps`` (int64[m], one block's) meet: all before, in any lane of them, happens before all after."""
+        """Let ``warps`` (int64[m], one block's) meet.
+
+        Everything before, in any lane of them, happens before everything after.
+        """
         warps = np.asarray(warps, dtype=np.int64)
         blocks = warps[:1] // self._warps_per_block
         if len(warps) == self._warps_per_block:
@@ -184,9 +187,9 @@ class RaceDetector:
                 self._order.threads.meet_some(warps)
 
     def barriers(self, groups: Sequence[Ints] | Ints) -> None:
-        """Let each of many groups (int64[g, m], or a list of int64[m]) meet at a barrier of its own.
+        """Let each of many groups (int64[g, m], or a list of int64[m]) meet at its own barrier.
 
-        Fastest for an array whose rows are all the warps of a block.
+        It is fastest for an array whose rows are all warps of a block.
         """
         if isinstance(groups, np.ndarray) and groups.ndim == 2 and groups.shape[1] == self._warps_per_block:
             self._meet_in_full(groups[:, 0] // self._warps_per_block)
@@ -230,13 +233,13 @@ class RaceDetector:
     def copy_wait(self, warps: Ints, allowed: int) -> None:
         """Let ``warps`` (int64[m]) wait until at most ``allowed`` of their groups are in flight; -1: no copy at all.
 
-        What the wait covers becomes a write that the issuing thread makes now.
+        The completed copies become writes of the issuing threads at this moment.
         """
         for rows in self._copies.wait(warps, allowed):
             self._shared.complete(replace(rows, clock=self._clocks.now[rows.warp]))
 
     def release(self, blocks: Ints) -> None:
-        """Free what is kept of ``blocks`` (int64[b]), which have ended, except their accesses to global memory."""
+        """Free the data of ``blocks`` (int64[b]), which have ended, except for their accesses to global memory."""
         blocks = np.asarray(blocks, dtype=np.int64)
         self._copies.forget((blocks[:, None] * self._warps_per_block + np.arange(self._warps_per_block)).ravel())
         self._shared.release(blocks)
@@ -245,7 +248,7 @@ class RaceDetector:
             self._order.forget(blocks)
 
     def races(self) -> list[Race]:
-        """Return the races found so far: the first of every pair of instructions, 1000 pairs at most."""
+        """Return the races so far: the first of every pair of instructions, at most 1000 pairs."""
         return self._reports.races()
 
     def _meet_in_full(self, blocks: Ints) -> None:
@@ -257,7 +260,7 @@ class RaceDetector:
 
 
 def _check_width(width: int) -> None:
-    """Refuse widths that no lane accesses at once."""
+    """Check that a lane can access that many bytes at once."""
     if width not in (1, 2, 4, 8, 16):
         raise ArgumentError(
             argument="width", got=repr(width), wanted="1, 2, 4, 8 or 16 bytes per lane", fix="Split wider accesses."

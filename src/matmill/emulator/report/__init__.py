@@ -1,1 +1,1 @@
-"""What a run reports: counters and hazards."""
+"""The report of a run: counters and hazards."""

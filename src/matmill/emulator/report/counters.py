@@ -1,7 +1,7 @@
 """Counts of a run, by kernel and by source line, under the emulator's names and Nsight Compute's.
 
-The emulator counts what PTX decides: arithmetic of each class, memory requests, sectors, wavefronts, barriers. It does
-not count what ptxas decides (integer instructions of SASS) or what caches decide (hits, DRAM bytes).
+The emulator counts what the PTX determines: arithmetic of each class, memory requests, sectors, wavefronts, barriers.
+It does not count what ptxas determines (integer instructions of SASS) or what caches determine (hits, DRAM bytes).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-# Instructions of the tensor cores, which whole warps execute: floating point of 32 bits and less, integer, float64, and
-# products of warpgroups.
+# Tensor-core instructions, which whole warps execute: floating point up to 32 bits, integer, float64, and products of
+# warpgroups.
 MATRIX_CLASSES = ("hmma", "imma", "dmma", "gmma")
 CLASSES = (
     "ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd", "special", "integer", "convert", "memory",
@@ -25,20 +25,20 @@ _THREAD_CLASSES = ("ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul
 class LineCounts:
     """Memory traffic of one source line. ``*_ideal`` is the fewest wavefronts that the accesses' widths allow.
 
-    ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those of which a lane
+    ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those with a lane that
     reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
     ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
     ``wgmma_shared_bytes`` are the operands that ``wgmma`` reads from shared memory, once per warpgroup.
 
-    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes: with the sectors and bytes of global
-    memory that they touch, and their wavefronts in shared memory, of a multicast in each block that it reaches.
+    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes, with the sectors and bytes of global
+    memory that they touch, and their wavefronts in shared memory (for a multicast, in each destination block).
     Reductions count as stores. Copies between blocks of a cluster are not counted.
 
     ``mbarrier_waits`` counts the warps that execute a ``test_wait`` or a ``try_wait``; one that ends at its time limit
     and is tried again counts once. ``mbarrier_arrivals`` are threads.
 
     ``texture_requests``, ``surface_load_requests`` and ``surface_store_requests`` are warps that execute ``tex`` or
-    ``tld4``, ``suld`` and ``sust``. How many sectors they take depends on layouts that no document gives.
+    ``tld4``, ``suld`` and ``sust``. Their sectors depend on undocumented layouts.
     """
 
     instructions: int = 0
@@ -88,9 +88,9 @@ class LineCounts:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The access of one warp to shared memory that takes the most passes beyond those that its width needs.
+    """The access of one warp to shared memory with the most passes beyond those that its width needs.
 
-    ``offsets`` are bytes in the block's shared memory, of each lane that takes part, None of the others; each lane
+    ``offsets`` are bytes in the block's shared memory for each lane that takes part, None for the others; each lane
     accesses ``width`` bytes.
     """
 
@@ -111,7 +111,7 @@ class Counters(LineCounts):
 
     ``ffma`` to ``other`` are thread instructions with a true predicate. Requests, wavefronts, ``barriers``
     (``bar.sync`` and the like, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
-    thread operations. ``*_bytes`` are what the active threads asked for. ``hmma``, ``imma`` and ``dmma`` are
+    thread operations. ``*_bytes`` are the bytes that active threads access. ``hmma``, ``imma`` and ``dmma`` are
     ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64, ``gmma`` are
     ``wgmma.mma_async`` per warp; ``matrix_flops`` are their multiplications and additions.
     """
@@ -146,7 +146,7 @@ class Counters(LineCounts):
         """Return the counts that Nsight Compute also has, under its metric names (``.sum``)."""
         thread = "smsp__sass_thread_inst_executed_op_{0}_pred_on"
         return {
-            # The hardware counts what cp.async reads among the loads.
+            # The hardware counts the reads of cp.async as loads.
             "l1tex__t_requests_pipe_lsu_mem_global_op_ld": self.global_load_requests + self.cp_async_global_requests,
             "l1tex__t_sectors_pipe_lsu_mem_global_op_ld": self.global_load_sectors + self.cp_async_sectors,
             "l1tex__t_requests_pipe_lsu_mem_global_op_st": self.global_store_requests,

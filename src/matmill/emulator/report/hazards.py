@@ -1,4 +1,4 @@
-"""Hazards: what the emulator finds wrong with a kernel."""
+"""Hazards: the mistakes of a kernel that the emulator detects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from matmill.emulator.report.counters import Conflict, Counters, LineCounts
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
-# An error makes results wrong or undefined. A warning may do so on other GPUs or with other data. What a note says is
-# right as it is, and worth a look.
+# An error makes results wrong or undefined. A warning may do so on other GPUs or with other data. A note is about
+# correct code that deserves a look.
 SEVERITIES: dict[str, Severity] = {
     "out-of-bounds": "error",
     "misaligned": "error",
@@ -28,7 +28,7 @@ SEVERITIES: dict[str, Severity] = {
     "missing-wait": "error",
     "dependent-launch": "error",
     "step-limit": "error",
-    # Results that two orders of warps or two times of asynchronous copies do not agree on.
+    # Results that differ between two orders of warps or two times of asynchronous copies.
     "order": "warning",
     "trap": "error",
     "assert": "error",
@@ -36,7 +36,7 @@ SEVERITIES: dict[str, Severity] = {
     "stack-overflow": "error",
     "partial-warp": "error",
     "shuffle": "error",
-    # Whether the value is used is not followed; a kernel that never uses it is right.
+    # The emulator does not track whether the value is used; a kernel that never uses it is correct.
     "shuffle-source": "warning",
     "mbarrier": "error",
     "missing-proxy-fence": "error",
@@ -54,20 +54,20 @@ SEVERITIES: dict[str, Severity] = {
     "texture": "error",
     "texture-type": "error",
     "texture-written": "error",
-    # Hardware gives some texel; which one no document says.
+    # Hardware returns some texel; which one is undocumented.
     "texture-coordinate": "warning",
 }
 KINDS = tuple(SEVERITIES)
-# Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
+# One hazard is kept per kind and instruction pair, and at most this many altogether: a broken kernel has thousands.
 MOST_HAZARDS = 100
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
+    """One mistake: its kind, a message, the source line ("kernel.cuh:53") and the instruction's text.
 
-    The kinds that :func:`fault` knows end the run with a :class:`KernelFault`; all others are collected, and
-    "out-of-bounds" too where an access reaches another array of its thread block or thread.
+    The kinds that :func:`fault` takes end the run with a :class:`KernelFault`; all others are collected, and
+    "out-of-bounds" too for an access to another array of its thread block or thread.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Hazard:
 
     @property
     def severity(self) -> Severity:
-        """How bad it is: "error", "warning" or "note"; each kind has one severity."""
+        """Its severity: "error", "warning" or "note"; each kind has one."""
         return SEVERITIES[self.kind]
 
     def __str__(self) -> str:
@@ -86,10 +86,9 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found: counts (also per source line), hazards, and what the kernel's printf said.
+    """The result of a run: counts (also per source line), hazards, and the output of the kernel's printf.
 
-    ``worst`` is the access with the most bank conflicts, None where there are none. ``ok`` says that no hazard is an
-    error.
+    ``worst`` is the access with the most bank conflicts, or None. ``ok`` says that no hazard is an error.
     """
 
     counters: Counters
@@ -100,15 +99,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error among the hazards; warnings and notes do not count."""
+        """True if no hazard is an error; warnings and notes do not count."""
         return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
-    """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before.
+    """An illegal operation that would end the kernel on a GPU; ``hazard`` is the last one, ``earlier`` those before.
 
-    The earlier hazards are notes of the exception too: a race may be why no thread can run. ``report`` is what was
-    counted and found until then, with ``hazard`` as the last one; None before the run has made it.
+    The earlier hazards are also notes of the exception: a race may be why no thread can run. ``report`` has the counts
+    and hazards up to the fault, with ``hazard`` as the last one; it is None before the run has made it.
     """
 
     def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
@@ -118,7 +117,7 @@ class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the fi
         super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
 
     def after(self, hazards: tuple[Hazard, ...]) -> None:
-        """Keep hazards that were found before the kernel ended."""
+        """Store the hazards before the fault."""
         self.earlier += hazards
         for hazard in hazards:
             self.add_note(f"found before: {hazard}")
@@ -151,7 +150,7 @@ def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
 
 
 def _hazard(kind: str, message: str, instruction: Instruction) -> Hazard:
-    """Return a hazard at the user's own line; where the code is a header's, that is said behind."""
+    """Return a hazard at the user's own line; for code in a header, the header's line follows."""
     inlined = f" (inlined from {instruction.within})" if instruction.within else ""
     return Hazard(kind, message + inlined, instruction.location, instruction.text)
 
@@ -163,20 +162,20 @@ class HazardLog:
         self._found: dict[tuple[str, object], Hazard] = {}
 
     def add(self, kind: str, key: object, message: str, instruction: Instruction) -> None:
-        """Keep a hazard unless its kind and ``key`` are known already."""
+        """Add a hazard unless its kind and ``key`` are in the log."""
         if (kind, key) not in self._found and len(self._found) < MOST_HAZARDS:
             self._found[kind, key] = _hazard(kind, message, instruction)
 
     def has(self, kind: str, key: object) -> bool:
-        """Tell whether a hazard of this kind and key is known."""
+        """Tell whether a hazard of this kind and key is in the log."""
         return (kind, key) in self._found
 
     def merge(self, other: HazardLog) -> None:
-        """Add what ``other`` found."""
+        """Add the hazards of ``other``."""
         for key, hazard in other._found.items():
             if len(self._found) < MOST_HAZARDS:
                 self._found.setdefault(key, hazard)
 
     def hazards(self) -> tuple[Hazard, ...]:
-        """Return all hazards, in the order in which they were found."""
+        """Return all hazards, in the order of detection."""
         return tuple(self._found.values())

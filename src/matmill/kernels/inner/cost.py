@@ -98,7 +98,7 @@ class Constants:
     barrier_cycles: float
     #: Cycles per cache line of L1 that a load straight from memory touches.
     line_cycles: float
-    #: Cycles per pass through shared memory; above 1 because of uncounted bank conflicts.
+    #: Cycles per pass through shared memory; above 1 because of bank conflicts that the count misses.
     shared_cycles: float
     #: Cycles per output and thread of the block's reduction.
     sum_cycles: float

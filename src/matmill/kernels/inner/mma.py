@@ -62,8 +62,9 @@ _MOST_WARPS, _WARPS = 16, (8, 12, 16)
 _STAGES, _FLIGHT, _RUN = 3, (25_000, 125_000), 64
 #: Steps of a group in a stage, and registers that the compiler needs to load several ahead.
 _AHEAD = {2: 0, 4: 16}
-#: The most bytes of a row that a lane loads from a stage: more would need more code, and uncounted registers. The
-#: second limit is for float64 where nothing else remains, and for Gram matrices of float32 (half as many rows).
+#: The most bytes of a row that a lane loads from a stage: more would need more code, and more registers than the model
+#: counts. The second limit is for float64 where nothing else remains, and for Gram matrices of float32 (half as many
+#: rows).
 _MOST_LOADED = 32, 64
 #: The most sums of a lane for which the compiler has registers to chain two float32 products.
 _MOST_CHAINED = 64

@@ -38,8 +38,7 @@ _GRAM_DOWN = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 22)
 _STAGE, _RUN = (4096, 32768), 64
 #: Bytes of partial sums up to which the last block adds as fast as a second launch.
 _SOON_ADDED = 8192
-#: Threads of a warp, bytes of a cache line, and the most rows that a warp should read in runs shorter than a cache
-#: line.
+#: Threads of a warp, bytes of a cache line, and the most rows that a warp should read in runs below a cache line.
 _WARP, _CACHE_LINE, _MANY = 32, 128, 32
 #: The most rows of a Gram matrix that one thread reads whole from a stage although they are aligned.
 _MOST_ROWS = 12

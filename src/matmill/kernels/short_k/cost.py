@@ -66,7 +66,7 @@ class Demand:
     ``bytes`` are the least bytes moved, ``narrow_bytes`` those of them that are stored from registers less than 16
     bytes at a time. For an SM: bytes in flight with two stages or one, resident warps that compute, and, for the
     busiest SM, warp instructions by kind and passes over the banks. For a block: work tiles one after another, and the
-    instructions and steps along k of its units one after another.
+    instructions and steps along k of a warp's outputs one after another.
     """
 
     bytes: float

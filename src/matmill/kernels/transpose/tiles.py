@@ -30,8 +30,7 @@ _DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
 #: Vectors down a tile that has all of few rows, and bytes of its rows if it has all of few columns.
 _FLAT, _SHORT = (1, 2), (16, 32, 64)
 _CACHE_LINE = 128
-#: Boundaries in bytes on which a block's part of an unaligned row may start: a vector, a sector, two sectors or a cache
-#: line.
+#: Boundaries in bytes on which a block's part of an unaligned row may start: vector, one or two sectors, 128 bytes.
 _STARTS = (16, 32, 64, _CACHE_LINE)
 #: The most registers for a thread's loads in flight.
 _MOST_LOADED = 80

@@ -124,7 +124,7 @@ def bytes_per_second(rate: float) -> str:
 
 
 def counted_columns(arithmetic: str) -> tuple[str, ...]:
-    """Return the columns of a ladder that aims at the peak: how often it executes that arithmetic, and its loads."""
+    """Return the columns of a ladder that targets the peak: how often it executes that arithmetic, and its loads."""
     fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
     return (arithmetic, *fed, "barriers", "races")
 

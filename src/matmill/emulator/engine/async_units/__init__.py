@@ -1,1 +1,1 @@
-"""Asynchronous copies, mbarriers and products of warpgroups: what is in flight, and who waits for it."""
+"""Asynchronous copies, mbarriers and products of warpgroups: the operations in flight and the waits for them."""

@@ -1,4 +1,4 @@
-"""Asynchronous copies in flight: who waits for which, and when the bytes move."""
+"""Asynchronous copies (cp.async) in flight: their groups, the waits for them, and when the bytes move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matmill.emulator.memory.address_space import AddressSpace, Words
 
 @dataclass
 class _Issued:
-    """Copies issued together: per thread its column, shared byte, global address, bytes to read, and its group."""
+    """Copies issued together: for each thread its column, shared byte, global address, bytes to read, and group."""
 
     columns: Row
     shared: Row
@@ -22,7 +22,7 @@ class _Issued:
     size: int
 
     def part(self, mask: Mask) -> _Issued:
-        """Return those of the threads in ``mask``."""
+        """Return the copies of the threads in ``mask``."""
         return _Issued(
             self.columns[mask], self.shared[mask], self.source[mask], self.amount[mask], self.group[mask], self.size
         )
@@ -31,7 +31,7 @@ class _Issued:
 class PendingCopies:
     """The copies of one batch, each by the column of its thread.
 
-    With ``late`` bytes move at the wait that demands them, or at the end of the batch; else at once.
+    With ``late`` the bytes move at the wait that requires them, or at the end of the batch; else at once.
     """
 
     def __init__(self, columns: int, shared: Words, space: AddressSpace, *, late: bool) -> None:
@@ -54,7 +54,10 @@ class PendingCopies:
         self.committed[columns] += 1
 
     def wait(self, columns: Row, allowed: int) -> None:
-        """Land all but the ``allowed`` newest groups of these threads; -1 lands all copies, uncommitted ones too."""
+        """Complete all but the ``allowed`` newest groups of these threads.
+
+        -1 completes all copies, uncommitted ones too.
+        """
         if not self.queue:
             return
         waiting = np.zeros(len(self.committed), np.bool_)
@@ -73,7 +76,7 @@ class PendingCopies:
         self.queue = left
 
     def finish(self) -> None:
-        """Land what nobody waited for: the kernel has ended."""
+        """Complete the copies that nobody waited for: the kernel has ended."""
         for issued in self.queue:
             self._land(issued)
         self.queue = []

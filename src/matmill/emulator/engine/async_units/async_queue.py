@@ -1,6 +1,6 @@
-"""Operations of the asynchronous units that have been issued: each acts at once, or as late as the waits allow.
+"""Operations of the asynchronous units in flight: each takes effect at once, or as late as the waits allow.
 
-The two schedules are the extremes of what the hardware may do. A kernel that is right gives the same bits in both.
+The two schedules are the extremes of possible hardware behaviour. A correct kernel gives the same bits with both.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from matmill.emulator.engine.async_units.mbarriers import Key
 
-# Failed tests of mbarriers after which an operation acts.
+# Failed tests of mbarriers after which an operation takes effect.
 _PATIENCE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """An operation in flight: what it does when it acts, and the mbarriers that it then arrives at."""
+    """An operation in flight: its effect, and the mbarriers at which it then arrives."""
 
     act: Callable[[], None]
     barriers: frozenset[Key] = frozenset()
 
 
 class AsyncQueue:
-    """The operations in flight of one batch, in the order of issue; none is kept unless ``late``."""
+    """The operations in flight of one batch, in order of issue; the queue is empty unless ``late``."""
 
     def __init__(self, *, late: bool) -> None:
         self.late = late
@@ -38,14 +38,17 @@ class AsyncQueue:
             operation.act()
 
     def act(self, operations: Iterable[Operation]) -> None:
-        """Let these act, as far as they have not."""
+        """Let those of ``operations`` take effect that have not yet."""
         for operation in operations:
             if operation in self._queue:
                 del self._queue[operation]
                 operation.act()
 
     def act_for(self, barriers: set[Key]) -> bool:
-        """Let the oldest operation act that arrives at one of ``barriers``, or the oldest of all; False without any."""
+        """Let the oldest operation that arrives at one of ``barriers``, else the oldest of all, take effect.
+
+        Returns False if there is none.
+        """
         if not self._queue:
             return False
         chosen = next((o for o in self._queue if o.barriers & barriers), next(iter(self._queue)))
@@ -53,11 +56,11 @@ class AsyncQueue:
         return True
 
     def tested(self, barrier: Key) -> None:
-        """A test of a barrier has failed. A thread that tests again and again, with a clock, never lets others wait."""
+        """Count a failed test of a barrier. A thread that polls in a loop with a clock never lets others wait."""
         self._failed += 1
         if self._failed % _PATIENCE == 0:
             self.act_for({barrier})
 
     def finish(self) -> None:
-        """Let all that are left act: the batch has ended."""
+        """Let all remaining operations take effect: the batch has ended."""
         self.act(tuple(self._queue))

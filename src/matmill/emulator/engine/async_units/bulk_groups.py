@@ -1,7 +1,7 @@
-"""Bulk copies and reductions out of shared memory: which group each is in, and how far each has got.
+"""Bulk copies and reductions from shared memory: their groups, and their progress.
 
 PTX ISA, "cp.async.bulk.commit_group" and "cp.async.bulk.wait_group". Groups are per thread. A wait may be for the reads
-of the source alone: what was read then reaches global memory later, at the latest when the grid ends.
+of the source only: the writes to global memory then follow later, at the latest when the grid ends.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(eq=False)
 class BulkStore:
-    """A copy out of shared memory by one thread of a batch.
+    """A bulk copy from shared memory by one thread of a batch.
 
-    ``read`` takes its source out of shared memory and returns what puts it into global memory. ``agent`` is its name in
-    the race detector, -1 without one.
+    ``read`` reads its source and returns the function that writes it to global memory. ``agent`` is its number in the
+    race detector, -1 without one.
     """
 
     column: int
@@ -34,13 +34,16 @@ class BulkStore:
     waited: bool = False
 
     def finish_read(self) -> None:
-        """Read the source, if that is still to come."""
+        """Read the source, unless that has been done."""
         if self.write is None:
             self.write = self.read()
 
 
 class BulkGroups:
-    """The bulk stores in flight of one batch. With ``late`` each acts at the wait that demands it, else at once."""
+    """The bulk stores in flight of one batch.
+
+    With ``late`` each takes effect at the wait that requires it, else at once.
+    """
 
     def __init__(self, columns: int, *, late: bool) -> None:
         self.late = late
@@ -48,12 +51,12 @@ class BulkGroups:
         self._stores: list[BulkStore] = []
 
     def begin(self) -> None:
-        """Take up a batch, in which nothing is in flight."""
+        """Start a batch, with nothing in flight."""
         self._committed[...] = 0
         self._stores = []
 
     def issue(self, store: BulkStore) -> None:
-        """Start a store in the open group of its thread."""
+        """Add a store to the open group of its thread."""
         store.group = int(self._committed[store.column])
         self._stores.append(store)
         if not self.late:
@@ -79,7 +82,7 @@ class BulkGroups:
         return due
 
     def finish(self) -> list[BulkStore]:
-        """Return the batch has ended: all that is left acts. Returns the stores whose reads nobody waited for."""
+        """Complete all stores: the batch has ended. Return those whose reads nobody waited for."""
         for store in self._stores:
             store.finish_read()
             self._write(store)
@@ -95,4 +98,4 @@ class BulkGroups:
 
 
 def _nothing() -> None:
-    """Do nothing: the store has been performed."""
+    """Do nothing: the store has taken effect."""

@@ -1,8 +1,8 @@
 """The mbarriers of a batch of thread blocks: phases, pending arrivals and transaction counts.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's 64 bits are opaque, so its
-state is kept beside shared memory. Phases are numbered without end, where the hardware keeps one bit: a phase that
-nobody observed before the next one completed is reported, since a wait for it would then mistake one for the other.
+state is kept outside shared memory. Phases are numbered without end, of which the hardware keeps one bit: a phase that
+nobody observed before the next one completed is reported, since a wait for it would confuse the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.report.hazards import HazardLog
 
-#: An mbarrier: its block in the batch and its byte offset in that block's window.
+#: The key of an mbarrier: its block in the batch and its byte offset in that block's window.
 Key: TypeAlias = tuple[int, int]
 
 MOST_ARRIVALS = MOST_BYTES = (1 << 20) - 1
@@ -26,8 +26,8 @@ _PHASE_SHIFT = 32
 class Mbarrier:
     """The state of one barrier.
 
-    ``observed`` is the last phase that a wait has seen completed, ``brought`` the last phase to which a copy brought
-    bytes, and the copy.
+    ``observed`` is the last phase that a wait has observed as complete. ``brought`` are the last phase to which a copy
+    brought bytes, and that copy.
     """
 
     expected: int
@@ -40,11 +40,11 @@ class Mbarrier:
 
     @property
     def token(self) -> int:
-        """The state as an arrive returns it."""
+        """The state as mbarrier.arrive returns it."""
         return self.phase << _PHASE_SHIFT | self.pending
 
     def is_past(self, phase: int, *, parity: bool) -> bool:
-        """Tell whether the phase of a token or, with ``parity``, of a parity has completed."""
+        """Tell whether the phase of a token (with ``parity``, of a parity) is complete."""
         return self.phase % 2 != phase & 1 if parity else self.phase > phase >> _PHASE_SHIFT
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Mbarrier:
 
 
 class Mbarriers:
-    """The live barriers of one batch. ``completions`` counts completed phases, of which ``phase_done`` is told."""
+    """The live barriers of one batch. ``completions`` counts completed phases; ``phase_done`` is called for each."""
 
     def __init__(self, kernel: str, hazards: HazardLog, phase_done: Callable[[Key], None]) -> None:
         self.live: dict[Key, Mbarrier] = {}
@@ -63,7 +63,7 @@ class Mbarriers:
         self._phase_done = phase_done
 
     def begin(self) -> None:
-        """Take up a batch, in which no barrier is live."""
+        """Start a batch, without live barriers."""
         self.live.clear()
         self._offsets = []
 
@@ -86,14 +86,14 @@ class Mbarriers:
         self._offsets = sorted({offset for _, offset in self.live})
 
     def find(self, key: Key, i: Instruction) -> Mbarrier | None:
-        """Return the barrier that an instruction names; None, and a report, where there is none."""
+        """Return the barrier that an instruction names, or report that there is none and return None."""
         barrier = self.live.get(key)
         if barrier is None:
             self.report(i, f"uses byte {key[1]} of shared memory, where no mbarrier was initialised")
         return barrier
 
     def arrive(self, key: Key, count: int, i: Instruction, *, drop: bool = False, completes: bool = True) -> int:
-        """Take ``count`` arrivals off the open phase; returns the token before."""
+        """Subtract ``count`` arrivals from the open phase; return the token before."""
         barrier = self.find(key, i)
         if barrier is None:
             return 0
@@ -110,12 +110,12 @@ class Mbarriers:
         return token
 
     def closes(self, key: Key, count: int) -> bool:
-        """Tell whether ``count`` arrivals are the last ones that the open phase of a barrier waits for."""
+        """Tell whether ``count`` arrivals are the last that a barrier's open phase expects."""
         barrier = self.live.get(key)
         return barrier is not None and barrier.pending <= count
 
     def add_pending(self, key: Key, count: int, i: Instruction) -> None:
-        """Await ``count`` more arrivals in the open phase."""
+        """Expect ``count`` more arrivals in the open phase."""
         barrier = self.find(key, i)
         if barrier is not None:
             barrier.pending += count
@@ -123,7 +123,7 @@ class Mbarriers:
                 self.report(i, f"awaits more than {MOST_ARRIVALS} arrivals: {barrier}")
 
     def expect(self, key: Key, nbytes: int, i: Instruction) -> None:
-        """Execute ``expect_tx``: ``nbytes`` more have to arrive in the open phase; negative ones have arrived."""
+        """Execute ``expect_tx``: expect ``nbytes`` more in the open phase (fewer if negative)."""
         barrier = self.find(key, i)
         if barrier is None:
             return
@@ -133,19 +133,19 @@ class Mbarriers:
         self._advance(key, barrier, i)
 
     def bring(self, key: Key, nbytes: int, i: Instruction) -> None:
-        """Count ``nbytes`` that a copy has written."""
+        """Subtract ``nbytes``, which a copy has written, from the pending bytes."""
         if key in self.live:
             self.live[key].brought = self.live[key].phase, i
         self.expect(key, -nbytes, i)
 
     def unwaited(self) -> Iterator[tuple[Key, Instruction]]:
-        """Yield barriers whose last copy no thread has waited for, and that copy."""
+        """Yield barriers with a last copy that no thread has waited for, and that copy."""
         for key, barrier in self.live.items():
             if barrier.brought is not None and barrier.observed < barrier.brought[0]:
                 yield key, barrier.brought[1]
 
     def past(self, key: Key, phase: int, i: Instruction, *, parity: bool) -> bool:
-        """Tell whether a phase has completed; if so, it counts as observed."""
+        """Tell whether a phase is complete; if so, it counts as observed."""
         barrier = self.find(key, i)
         if barrier is None:
             return True
@@ -155,23 +155,23 @@ class Mbarriers:
         return passed
 
     def report(self, i: Instruction, problem: str) -> None:
-        """Keep a misuse as a hazard."""
+        """Report a misuse as a hazard."""
         self._hazards.add("mbarrier", i, f"{self._kernel}: {i.text!r} {problem}", i)
 
     def near(self, start: int, end: int) -> bool:
-        """Tell whether a span of shared memory, of whatever block, may hold a barrier."""
+        """Tell whether a range of shared memory, in any block, may contain a barrier."""
         offsets = self._offsets
         return bool(offsets) and start < offsets[-1] + SIZE and end > offsets[0]
 
     def hit(self, block: int, offset: int, width: int) -> Key | None:
-        """Return the barrier that ``width`` bytes of a block's shared memory touch."""
+        """Return the barrier that overlaps ``width`` bytes of a block's shared memory."""
         first = offset - offset % SIZE
         return next((key for o in range(first, offset + width, SIZE) if (key := (block, o)) in self.live), None)
 
     def describe(self, block_name: Callable[[int], str]) -> list[str]:
-        """Return the live barriers, for the message about a deadlock.
+        """Describe the live barriers for the message about a deadlock.
 
-        ``block_name`` gives a block of the batch a name.
+        ``block_name`` returns the name of a block of the batch.
         """
         return [
             f"mbarrier at byte {offset} of {block_name(block)}: {barrier}"
@@ -179,10 +179,10 @@ class Mbarriers:
         ]
 
     def _advance(self, key: Key, barrier: Mbarrier, i: Instruction) -> None:
-        """Complete the open phase once nothing is left to come.
+        """Complete the open phase if no arrivals and no bytes are pending.
 
-        Bytes arrive in pieces. Where more come than were expected, the hardware may see none left to come in between
-        (measured on an H200): then the phase ends early, and the rest counts in the next one.
+        Bytes arrive in pieces. If more come than were expected, the pending count may pass through 0 (measured on an
+        H200): then the phase ends early, and the rest counts in the next one.
         """
         if barrier.pending or barrier.transactions > 0:
             return

@@ -1,10 +1,10 @@
-"""Products of warpgroups in flight: wgmma's groups, when a product acts, and who waits for it.
+"""Products of warpgroups in flight: wgmma's groups, when products take effect, and the waits for them.
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A product is the warpgroup's: a warp passes a wait for its
-groups once all four warps have committed them, and they are complete for all four then (measured on an H100,
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A product belongs to the warpgroup: a warp passes a wait
+for its groups once all four warps have committed them, and they are then complete for all four (measured on an H100,
 2026-11-25). Each warp computes its quarter when it issues the product or, in the late schedule, at the first of the
-four waits that cover its group: only then it reads A and B. Meanwhile its sums are kept aside, and their registers
-hold a NaN, which shows where a kernel uses them too early.
+four waits that cover its group: only then it reads A and B. Until then its sums are stored elsewhere and their
+registers contain NaN, which exposes a kernel that uses them too early.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Issued:
     """One instruction that some ``warps`` of the batch issued, each into its open ``group``.
 
     ``descriptors`` are uint64[operands in shared memory, warps]; where ``adds`` (bool[warps]) is false the old sums are
-    ignored. ``multiply`` gets this, the sums (uint32[registers, 32 warps]) and A's registers if it has any, and returns
-    the new sums. ``agents`` are the race detector's names of the products, one for each warp, if it wants to know.
+    ignored. ``multiply`` takes this object, the sums (uint32[registers, 32 warps]) and A's registers, if any, and
+    returns the new sums. ``agents`` are the products' numbers in the race detector, one for each warp, if it is on.
     """
 
     instruction: Instruction
@@ -49,7 +49,7 @@ class Issued:
     agents: tuple[int, ...] = ()
 
     def part(self, mask: Mask) -> Issued:
-        """Return that of the warps in ``mask``."""
+        """Return the part of the warps in ``mask``."""
         return replace(
             self, warps=self.warps[mask], descriptors=self.descriptors[:, mask], adds=self.adds[mask],
             group=self.group[mask],
@@ -62,13 +62,13 @@ def columns_of(warps: Ints) -> Ints:
 
 
 def perform(issued: Issued, file: Row, columns: slice | Ints, sums: Row) -> Row:
-    """Return the new sums of a product whose A may be in ``file``, at these columns."""
+    """Return the new sums of a product for these columns; A may be in ``file``."""
     factors = None if issued.factors is None else file[issued.factors][:, columns]
     return issued.multiply(issued, sums, factors)
 
 
 class WarpgroupProducts:
-    """The products of one batch, by warp. ``file`` are the machine's registers of 32 bits."""
+    """The products of one batch, by warp. ``file`` has the machine's 32-bit registers."""
 
     def __init__(
         self, geometry: Geometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool, own_waits: bool
@@ -79,18 +79,19 @@ class WarpgroupProducts:
         self._geometry, self._file, self._kernel, self._hazards = geometry, file, kernel, hazards
         count = geometry.warp_count
         self._committed = np.zeros(count, np.int64)
-        # Per warp the group of its newest product, and the groups below which all are done, or it has waited for all.
+        # Per warp: the group of its newest product; and the groups below which all are complete, or waited for.
         self._newest = np.full(count, -1, np.int64)
         self._done = np.zeros(count, np.int64)
         self._waited = np.zeros(count, np.int64)
-        #: How often warps have committed a group.
+        #: How many times warps have committed a group.
         self.commits = 0
         self._last: dict[int, Instruction] = {}
         self._queue: list[Issued] = []
-        # Per warp the group and the agent of each product of its warpgroup (or its own alone) that the race detector
-        # knows and that it has not waited for.
+        # Per warp: group and agent of each product of its warpgroup that it has not waited for and that the race
+        # detector knows.
         self._agents: dict[int, list[tuple[int, int]]] = {}
-        # In the late schedule: the sums of products in flight, and how many of these each register of a warp has.
+        # In the late schedule: the sums of products in flight, and how many products each register of a warp belongs
+        # to.
         self._sums: Row | None = None
         self._busy: Row | None = None
 
@@ -99,7 +100,7 @@ class WarpgroupProducts:
         return self._committed[warps]
 
     def issue(self, issued: Issued, file: Row) -> None:
-        """Start a product whose registers are in ``file``, for its warps alone."""
+        """Start a product for its warps, with its registers in ``file``."""
         warps = issued.warps
         self._newest[warps] = issued.group
         self._last.update(dict.fromkeys(warps.tolist(), issued.instruction))
@@ -125,12 +126,12 @@ class WarpgroupProducts:
         self.commits += 1
 
     def committed_by_all(self, warps: Ints, allowed: int) -> Mask:
-        """Tell of which warps the warpgroup has committed all but the ``allowed`` newest groups: bool[n]."""
+        """Return for which warps the whole warpgroup has committed all but the ``allowed`` newest groups: bool[n]."""
         all_have = self._committed[self.warpgroups.members[warps]].min(axis=1)
         return np.asarray(all_have >= self._committed[warps] - allowed)
 
     def wait(self, warps: Ints, allowed: int) -> bool:
-        """Let all but the ``allowed`` newest groups of these warps' warpgroups end; tell whether any acts here."""
+        """Complete all but the ``allowed`` newest groups of these warps' warpgroups; tell whether any took effect."""
         closed = self._committed[warps] - allowed
         self._waited[warps] = np.maximum(self._waited[warps], closed)
         np.maximum.at(self._done, self.warpgroups.members[warps], closed[:, None])
@@ -153,7 +154,7 @@ class WarpgroupProducts:
         return [agent for group, agent in mine if group < done]
 
     def _act(self, issued: Issued) -> None:
-        """Perform a product that was kept, and give back its sums unless others follow on them."""
+        """Compute a product that was delayed, and write its sums back unless another product continues them."""
         if self._sums is None or self._busy is None:
             return
         rows, columns = self._numbers(issued.sums)[:, None], columns_of(issued.warps)

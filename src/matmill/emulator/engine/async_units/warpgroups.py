@@ -1,7 +1,7 @@
-"""Warpgroups: four warps that execute wgmma and setmaxnreg together, each instruction with the same operands.
+"""Warpgroups: four warps that execute wgmma and setmaxnreg together, with the same operands.
 
-Here each warp executes them when the scheduler gets to it, and what the warps of a warpgroup executed is compared. They
-meet where one waits for products.
+Here each warp executes them in its own time, and the instructions of a warpgroup's warps are compared. The warps meet
+where one waits for products.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARPS = 4
 
 @dataclass
 class _Step:
-    """What the first warp to get there executed, and how many warps of its warpgroup have done so by now."""
+    """The instruction that the first warp executed at this point, and how many warps of the warpgroup executed it."""
 
     instruction: Instruction
     operands: str
@@ -31,13 +31,16 @@ class _Step:
 
 
 class Warpgroups:
-    """What the warpgroups of one batch execute together. ``members`` are the warps of each warp's: int64[warps, 4]."""
+    """The instructions that warpgroups of one batch execute together.
+
+    ``members`` has each warp's warpgroup: int64[warps, 4].
+    """
 
     def __init__(self, geometry: Geometry, kernel: str) -> None:
         self._geometry = geometry
         self._kernel = kernel
         self._group = geometry.warp_in_block // WARPS * geometry.blocks + geometry.block_of_warp
-        # Of each warp the warps of its warpgroup; one that is in no whole one is alone.
+        # For each warp the warps of its warpgroup; a warp outside of a whole warpgroup is alone.
         roles = geometry.warp_in_block // WARPS * WARPS
         whole = (roles + WARPS <= geometry.warps)[:, None]
         four = (roles[:, None] + np.arange(WARPS)) * geometry.blocks + geometry.block_of_warp[:, None]
@@ -47,9 +50,9 @@ class Warpgroups:
         self._steps: dict[int, deque[_Step]] = {}
 
     def executed(self, warps: NDArray[np.int64], i: Instruction, operands: Sequence[str] = ()) -> None:
-        """Execute ``i`` for whole ``warps`` of the batch, each with its ``operands``, in words.
+        """Record that whole ``warps`` execute ``i``, each with its ``operands`` in words.
 
-        Raises ``KernelFault`` where another warp of the warpgroup executed something else at this point.
+        Raises ``KernelFault`` if another warp of the warpgroup executed something else at this point.
         """
         each = operands or ("",) * len(warps)
         for warp, mine in zip(warps.tolist(), each, strict=True):
@@ -72,7 +75,7 @@ class Warpgroups:
                 self._first[group] = self._first.get(group, 0) + 1
 
     def finish(self) -> None:
-        """Raise where a warp never executed what others of its warpgroup did: the batch has ended."""
+        """Raise if a warp never executed an instruction that others of its warpgroup did: the batch has ended."""
         for group, steps in self._steps.items():
             if steps:
                 step = steps[0]

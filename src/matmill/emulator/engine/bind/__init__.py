@@ -1,1 +1,1 @@
-"""Code bound to lanes: the accesses and steps of a basic block on the rows of some lanes."""
+"""Code bound to lanes: the accesses and steps of a basic block, for the rows of some lanes."""

@@ -1,4 +1,4 @@
-"""The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays."""
+"""The memory accesses of one instruction: addresses checked, counted, and converted to indices of host arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MOST_COSTS = 1 << 9
 
 
 class Access:
-    """One memory instruction at one site: ``vector`` elements of ``element`` bytes per lane.
+    """One memory instruction in one bound block: ``vector`` elements of ``element`` bytes per lane.
 
-    ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, which its family watches itself);
-    ``counted_as`` is what its traffic counts as, the kind unless a family says otherwise.
-    :meth:`locate` brings ``pieces`` up to date, checks bounds, alignment and permissions, and counts; a piece's
-    elements are then ``region.words[element][start // element + index + i]``.
+    ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, whose family reports it to the race
+    detector itself). ``counted_as`` is the kind under which its traffic counts. :meth:`locate` updates ``pieces``,
+    checks bounds, alignment and permissions, and counts; a piece's elements are then ``region.words[element][start //
+    element + index + i]``.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Access:
             self.bounds = machine.program.bounds(self.array, machine.launch.dynamic_shared)
 
     def locate(self, values: tuple[Row, ...] = ()) -> bool:
-        """Bring everything up to date for one execution, which stores ``values``; False where no lane takes part."""
+        """Update everything for one execution, which stores ``values``; return False if no lane takes part."""
         addresses = self.addresses
         if addresses.none:
             return False
@@ -100,7 +100,7 @@ class Access:
         return True
 
     def _watch(self, values: tuple[Row, ...]) -> None:
-        """Tell the race detector."""
+        """Report the access to the race detector."""
         if self.races is not None:
             self.races.tell(self.pieces, values)
 
@@ -128,9 +128,9 @@ class Access:
             self._count()
 
     def _report_beyond(self, array: Variable, shift: int) -> None:
-        """Report the first lane outside the array that the access is for; a GPU accesses whatever is there.
+        """Report the first lane outside the array that is accessed; a GPU accesses the memory there.
 
-        ``shift`` makes offsets in the array's state space of addresses.
+        ``shift`` converts addresses to offsets in the array's state space.
         """
         begin, end = self.bounds
         absolute = self.addresses.absolute(self.offset).reshape(-1)
@@ -154,7 +154,7 @@ class Access:
                 )
 
     def _search(self) -> list[Piece]:
-        """Return the slow path, lane by lane: lanes in several regions, or a fault."""
+        """Return the pieces lane by lane, for lanes in several regions, or raise a fault."""
         addresses = self.addresses
         absolute = addresses.absolute(self.offset).reshape(-1)
         active = addresses.active_lanes().reshape(-1)
@@ -189,9 +189,9 @@ class Access:
         return pieces
 
     def _peers(self, absolute: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the block of the batch whose shared memory each lane names.
+        """Return the block of the batch whose shared memory each lane accesses.
 
-        It is None where none names a block by its rank.
+        It is None if no lane names a block by its rank.
         """
         if self.addresses.space not in {"shared", "generic"} or not (absolute & MAPPED).any():
             return None
@@ -200,14 +200,14 @@ class Access:
         return self.machine.shared_targets(named, self.addresses.lanes.columns)[0] if shared.any() else None
 
     def _forget_swizzles(self) -> None:
-        """Forget the swizzle of what is stored to shared memory: it is no longer as TMA has put it there."""
+        """Drop the swizzle marks of shared memory that is overwritten: it no longer has TMA's layout."""
         for piece in self.pieces:
             if piece.region.kind == "shared":
                 index = piece.index if piece.mask is None else piece.index[piece.mask]
                 self.machine.swizzles.overwrite(piece.start + (index << self.shift))
 
     def _check_heap(self) -> None:
-        """Report the first lane that accesses memory after free; raise for what malloc did not return."""
+        """Report the first lane that accesses freed memory; raise for memory that malloc did not return."""
         machine, heap = self.machine, self.machine.heap
         for piece in self.pieces:
             first = (piece.start >> self.shift) + piece.index
@@ -242,7 +242,7 @@ class Access:
                 return
 
     def fault(self, kind: str, lane: int, address: int, space: str | None = None) -> KernelFault:
-        """Return the error for one lane's illegal access, in the access's own state space or another one."""
+        """Return the error for one lane's illegal access, in the access's own state space or in ``space``."""
         i, machine = self.instruction, self.machine
         problems = {"misaligned": f", which is no multiple of {self.width}", "read-only": ", which is read-only"}
         message = (
@@ -252,15 +252,15 @@ class Access:
         return fault(kind, message, i)
 
     def _did(self, address: int, space: str | None = None) -> str:
-        """Return what the access does at an address, of its own state space or another one, for messages."""
+        """Describe the access to an address, in its own state space or in ``space``, for messages."""
         return f"{self._doing} {self.machine.describe(space or self.addresses.space, address)}"
 
     def check_dependency(
         self, dependency: GridDependency, active: Mask, addresses: Row, space: str | None = None
     ) -> None:
-        """Report the first of the ``active`` lanes that accesses global memory before it has waited for the grid ahead.
+        """Report the first ``active`` lane that accesses global memory before it has waited for the preceding grid.
 
-        It does so at its own of the ``addresses``, of the access's state space or another one.
+        ``addresses`` are in the access's state space, or in ``space``.
         """
         lanes = self.addresses.lanes
         lane = dependency.first_unmet(lanes, active)
@@ -269,7 +269,7 @@ class Access:
             dependency.add(self.where, lanes.thread_name(lane), did, self.instruction)
 
     def _count(self) -> None:
-        """Count requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by region kind."""
+        """Count requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by kind of region."""
         traffic, counts = [], []
         addresses = self.addresses
         for piece in self.pieces:
@@ -288,9 +288,9 @@ class Access:
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 
     def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
-        """Return the cost of an access in one piece, from those of other instructions and launches where one was alike.
+        """Return the cost of an access in one piece, from a cache that instructions and launches share.
 
-        Those with bank conflicts are not kept, because the worst of them is noted as it is counted.
+        Accesses with bank conflicts are not cached, because the worst of them is recorded when it is counted.
         """
         alike = (type(self), key, *self.addresses.identity())
         now = _COSTS.get(alike)

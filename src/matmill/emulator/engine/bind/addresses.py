@@ -1,8 +1,8 @@
-"""The addresses of one register, and the memory that they are in.
+"""The addresses in one register, and the memory that they refer to.
 
-Address rows repeat: in a loop an instruction uses the same addresses again, or the same ones shifted by a constant. So
-:class:`Addresses` splits a row into its lowest address and the distances from it, and everything that depends on the
-distances alone (indices, alignment, wavefronts, sectors) is kept until they change.
+Addresses repeat: in a loop an instruction uses the same ones again, or the same ones plus a constant. So
+:class:`Addresses` splits a row into its lowest address and the distances from it, and keeps everything that depends
+only on the distances (indices, alignment, wavefronts, sectors) until they change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from matmill.emulator.memory.regions import Region
 
 
 class Addresses:
-    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` selects lanes."""
+    """The addresses in one register, for the lanes of one bound block under one guard; ``among`` selects lanes."""
 
     def __init__(
         self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str, among: Mask | None = None
     ) -> None:
         self.lanes = lanes
         self.among = among
-        # An address of shared memory has 32 bits: the compiler may leave it below 0 for an offset to bring it back.
+        # An address of shared memory has 32 bits, and may be negative before an offset is added.
         self.row = row.view({8: np.int64, 4: np.int32}[row.itemsize])
         self.guard = guard
         self.negated = negated
@@ -56,7 +56,7 @@ class Addresses:
         return active
 
     def refresh(self) -> None:
-        """Look at the register again; to be called before the first use after it may have changed."""
+        """Read the register again; to be called before the first use after it may have changed."""
         row, mask = self.row, self._active()
         if mask is None:
             low = int(np.minimum.reduce(row))
@@ -89,7 +89,7 @@ class Addresses:
         self.epoch += 1
 
     def index(self, kind: str, shift: int) -> NDArray[np.int64]:
-        """Return element indices from the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
+        """Return indices from the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
         result = self.indices.get((kind, shift))
         if result is None:
             base = self.lanes.base(kind)
@@ -98,13 +98,13 @@ class Addresses:
         return result
 
     def active_lanes(self) -> Mask:
-        """Return bool[warps, 32]: who takes part."""
+        """Return the lanes that take part: bool[warps, 32]."""
         if self.mask is None:
             return np.ones((len(self.row) // LANES, LANES), np.bool_)
         return self.mask.reshape(-1, LANES)
 
     def identity(self) -> tuple[bytes, bytes]:
-        """Return what tells the distances and the lanes that take part from others."""
+        """Return a key of the distances and of the lanes that take part."""
         result: tuple[bytes, bytes] | None = self.memo.get("identity")
         if result is None:
             result = self.distance.tobytes(), b"" if self.mask is None else self.mask.tobytes()
@@ -112,7 +112,7 @@ class Addresses:
         return result
 
     def absolute(self, offset: int) -> NDArray[np.int64]:
-        """Return int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
+        """Return the addresses plus ``offset``: int64[warps, 32]; inactive lanes have the lowest one."""
         return (self.distance + (self.low + offset)).reshape(-1, LANES)
 
 
@@ -123,9 +123,9 @@ def _same_mask(a: Mask | None, b: Mask | None) -> bool:
 
 
 class Piece:
-    """The lanes of an access that one region serves: ``index`` counts elements from ``start``.
+    """The lanes of an access to one region: ``index`` counts elements from ``start``.
 
-    ``owners`` are the blocks of the batch whose shared memory the lanes name, None where each names its own.
+    ``owners`` are the blocks of the batch whose shared memory the lanes access, or None if each accesses its own.
     """
 
     def __init__(
@@ -143,5 +143,5 @@ class Piece:
         self.owners = owners
 
     def active(self, addresses: Addresses) -> Mask:
-        """Return bool[warps, 32]: the lanes that it serves."""
+        """Return its lanes: bool[warps, 32]."""
         return addresses.active_lanes() if self.mask is None else self.mask.reshape(-1, LANES)

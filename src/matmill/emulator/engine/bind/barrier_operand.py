@@ -1,4 +1,4 @@
-"""The mbarriers that the lanes of a site name by an address."""
+"""The mbarriers that the lanes of a bound block refer to by an address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) -> Iterator[tuple[Key, Ints]]:
     """Yield each mbarrier among ``addresses`` (one per thread of ``columns``) with the threads' indices in both.
 
-    Raises ``KernelFault`` for an address outside the shared memory of the cluster's blocks, or no multiple of 8.
+    Raises ``KernelFault`` for an address outside the shared memory of the cluster's blocks, or off 8 bytes.
     """
     blocks, offsets = machine.shared_targets(addresses, columns)
     shared = machine.shared
@@ -44,7 +44,7 @@ def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) ->
 
 
 class BarrierOperand:
-    """The address operand of an mbarrier instruction, bound to a site."""
+    """The address operand of an mbarrier instruction, bound to lanes."""
 
     def __init__(self, site: BoundBlock, i: Instruction, address: Address) -> None:
         self._machine, self._lanes, self._i = site.machine, site.lanes, i
@@ -53,14 +53,14 @@ class BarrierOperand:
         self._where = self._machine.program.index_of(i)
 
     def by_barrier(self) -> Iterator[tuple[Key, Ints]]:
-        """Yield each mbarrier that is named, with the lanes of the site that name it."""
+        """Yield each mbarrier that lanes refer to, with these lanes."""
         lanes = np.flatnonzero(self._participants())
         addresses = np.broadcast_to(self._row, self._lanes.count)[lanes].astype(np.int64) + self._offset
         for key, group in grouped(self._machine, addresses, self._lanes.columns[lanes], self._i):
             yield key, lanes[group]
 
     def warps(self) -> int:
-        """Return the warps of the site that take part."""
+        """Return the number of warps that take part."""
         return int(self._participants().reshape(-1, LANES).any(axis=1).sum())
 
     def count(self, kind: str, count: int) -> None:
@@ -69,19 +69,19 @@ class BarrierOperand:
             self._machine.tally.requests(self._where, kind, count)
 
     def began(self, key: Key, lanes: Ints) -> None:
-        """Tell the race detector of a new barrier, which some lanes of the site initialise."""
+        """Report a new barrier, which some lanes initialise, to the race detector."""
         events = self._machine.events
         if events is not None:
             events.init_barrier(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def release(self, key: Key, lanes: Ints) -> None:
-        """Tell the race detector that some lanes of the site arrive."""
+        """Report to the race detector that some lanes arrive."""
         events = self._machine.events
         if events is not None:
             events.arrive(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def acquire(self, key: Key, lanes: Ints) -> None:
-        """Tell the race detector that some lanes of the site have seen the last phase completed."""
+        """Report to the race detector that some lanes have observed the last phase as complete."""
         events = self._machine.events
         if events is not None and len(lanes):
             events.passed(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
@@ -91,5 +91,5 @@ class BarrierOperand:
 
 
 def of_lane(row: Row, lane: int) -> int:
-    """Return one lane's value of a row, which may be one value for all."""
+    """Return one lane's value of a row, or the scalar that all lanes share."""
     return int(row[lane] if np.ndim(row) else row)

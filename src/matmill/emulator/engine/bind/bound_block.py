@@ -37,7 +37,7 @@ Step: TypeAlias = "tuple[Call, tuple[Any, ...]]"
 
 
 class Refreshable(Protocol):
-    """What instructions make of registers."""
+    """A value that instructions derive from registers."""
 
     def refresh(self) -> object:
         """Read the registers."""
@@ -59,7 +59,7 @@ def _number(bits: int, kind: str) -> Row:
 
 
 class BoundBlock:
-    """One block of a program bound to one set of lanes, whose rows are ``files``: a list of steps to run in order."""
+    """One block of a program bound to lanes whose rows are ``files``: a list of steps to run in order."""
 
     def __init__(self, machine: Machine, block: Block, lanes: Lanes, files: dict[str, Row]) -> None:
         self.machine = machine
@@ -129,7 +129,7 @@ class BoundBlock:
         return inverted
 
     def _forget(self, action: Action) -> None:
-        """Forget what was made of a register that was written."""
+        """Drop the cached values that depend on a register that was written."""
         for value in action.results:
             # Few registers are in any key.
             if value.operand in self._keyed:
@@ -169,7 +169,7 @@ class BoundBlock:
             return row
         packed = kind.endswith("x2")
         row = row.view(kind.removesuffix("x2"))
-        # Of a register wider than the operand's type the low part counts (memory is little-endian).
+        # The low part of a register that is wider than the operand's type (memory is little-endian).
         width, own = int(kind[1]) * (2 if packed else 1), {"16": 2, "32": 4, "64": 8}[file]
         return row if width >= own or packed else row[:: own // width]
 
@@ -185,7 +185,7 @@ class BoundBlock:
         if isinstance(operand, Special):
             row: Row = self.files["32"][self.machine.program.layout.specials[operand.name]]
             if kind == "p":
-                # Of those registers that are 0 or 1.
+                # The rows of predicates, which are 0 or 1.
                 return row.view(np.bool_)[::4]
             return row.view(kind)[:: 4 // int(kind[1])]
         return self._scalar(operand, kind)
@@ -204,30 +204,25 @@ class BoundBlock:
         return _number(bits, kind)
 
     def result(self, value: Value) -> Row:
-        """Return the row of a result operand; a scratch row where it is a sink."""
+        """Return the row of a result operand, or a scratch row for the sink ``_``."""
         if isinstance(value.operand, Register):
             return self._register(value.operand, value.kind)
         kind = "?" if value.kind == "p" else value.kind.removesuffix("x2")
         return np.empty(self.lanes.count * (2 if value.kind.endswith("x2") else 1), kind)
 
-    # What instruction families ask for
+    # Functions for instruction families
 
     def participants(self) -> Callable[[], Mask]:
-        """Bind the guard.
-
-        It becomes a function that returns which lanes (bool[warps, 32]) execute the instruction when it runs.
-        """
+        """Return a function of no argument that returns the lanes (bool[warps, 32]) that execute the instruction."""
         lanes, guard, negated = self.lanes, self.guard, self.negated
         if guard is None:
             return lanes.active_warps
         return lambda: lanes.active_warps() & (guard != negated).reshape(-1, LANES)
 
     def parameter(self, i: Instruction, address: Address, dtype: np.dtype[Any], count: int) -> Row | None:
-        """Return elements of a kernel parameter at a fixed offset (dtype[count]).
+        """Return elements of a kernel parameter at a fixed offset (dtype[count]), or None for another address.
 
-        It is None where the address is no such thing.
-
-        Raises ``KernelFault`` outside the parameter and at offsets that are no multiple of the width.
+        Raises ``KernelFault`` outside the parameter and at offsets that are not multiples of the width.
         """
         base, machine = address.base, self.machine
         if not isinstance(base, Symbol) or base.variable not in machine.program.parameters:
@@ -277,10 +272,10 @@ class BoundBlock:
         return addresses
 
     def prepared(self, key: tuple[object, ...], slots: int, make: Callable[[int], Prepared]) -> Prepared:
-        """Return what several instructions make of the same registers, ready when the instruction being bound runs.
+        """Return a value that several instructions derive from the same registers, current when the instruction runs.
 
-        ``key`` is a kind and all operands. Of a kind at most ``slots`` are held at once; ``make`` gets the number of a
-        free slot, and what it makes is refreshed before the first instruction that asks for it.
+        ``key`` is a kind and all operands. At most ``slots`` values of a kind exist at once; ``make`` takes the number
+        of a free slot, and its value is refreshed before the first instruction that uses it.
         """
         if key not in self._prepared:
             kin = {k: slot for k, (slot, _) in self._prepared.items() if k[0] == key[0]}
@@ -293,10 +288,10 @@ class BoundBlock:
             self._keyed.update(key)
             self.steps.append((value.refresh, ()))
         _, held = self._prepared[key]
-        return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind
+        return held  # type: ignore[no-any-return] # the type of ``make``'s result for this kind
 
     def whole_warps(self, i: Instruction) -> Call | None:
-        """Return a call that raises where only some lanes of a warp execute ``i``; None where that cannot be."""
+        """Return a call that raises if only some lanes of a warp execute ``i``, or None if that is impossible."""
         if self.guard is None and self.lanes.active is None:
             return None
         lanes, machine, participants = self.lanes, self.machine, self.participants()

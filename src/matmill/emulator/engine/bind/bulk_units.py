@@ -1,4 +1,4 @@
-"""What bulk copies of all forms share: spans in shared memory, checks, events for the race detector, completion.
+"""The part that all forms of bulk copies share: ranges in shared memory, checks, race-detector events, completion.
 
 A copy belongs to the thread that issues it. Copies issued by one execution of an instruction act together.
 """
@@ -30,23 +30,23 @@ _WRITTEN = np.frombuffer(b"\x01" * _CHUNK, "V16")
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Spans of shared memory: of each its block in the batch and the offset of its first byte (int64[n])."""
+    """Ranges of shared memory: the block in the batch and the offset of the first byte of each (int64[n])."""
 
     block: Ints
     offset: Ints
 
     def take(self, chosen: Ints) -> Spans:
-        """Return some of the spans."""
+        """Return the chosen ranges."""
         return Spans(self.block[chosen], self.offset[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class Landing:
-    """What copies into shared memory write: spans, which copy writes each, and the mbarriers of each copy.
+    """The ranges that copies into shared memory write, the copy of each, and the mbarriers of each copy.
 
-    ``chunks`` are the 16-byte chunks of each span, numbered through the batch's shared memory. ``swizzle`` is the span
-    of bytes within which they are exchanged. A copy that ``combines`` reads them too. ``sources`` are the blocks and
-    the chunks that copies from shared memory read.
+    ``chunks`` are the 16-byte chunks of each range, numbered through the batch's shared memory. ``swizzle`` is the
+    number of bytes within which they are exchanged. A copy that ``combines`` also reads them. ``sources`` are the
+    blocks and the chunks that copies from shared memory read.
     """
 
     to: Spans
@@ -59,7 +59,7 @@ class Landing:
 
 
 class BulkUnit:
-    """The bulk copies of one machine that one instruction issues; ``columns`` are the threads of the batch."""
+    """The bulk copies that one instruction issues; ``columns`` are the threads of the batch."""
 
     def __init__(self, machine: Machine, i: Instruction) -> None:
         self.machine = machine
@@ -67,7 +67,7 @@ class BulkUnit:
         self.where = machine.program.index_of(i)
 
     def spans(self, addresses: Ints, columns: Ints, nbytes: Ints, align: int) -> Spans:
-        """Say where shared addresses are.
+        """Convert shared addresses to ranges.
 
         Raises ``KernelFault`` outside the cluster's shared memory and off ``align``.
         """
@@ -83,16 +83,16 @@ class BulkUnit:
         return Spans(block, offset)
 
     def stop(self, kind: str, column: int, problem: str, why: str = "") -> NoReturn:
-        """Raise ``KernelFault`` for what a thread asks for."""
+        """Raise ``KernelFault`` for a thread's invalid copy."""
         machine = self.machine
         thread = machine.geometry.thread_name(column)
         message = f"{machine.launch.kernel}: {thread} {problem}, in {self.i.text!r}" + (f": {why}" if why else "")
         raise fault(kind, message, self.i)
 
     def use_global(self, column: int, span: tuple[int, int], kind: str) -> Allocation:
-        """Return the global memory with a span of addresses that a thread's copy reads, writes or updates.
+        """Return the global memory of the range that a thread's copy reads, writes or updates.
 
-        Raises ``KernelFault`` where none holds it, or it is read-only.
+        Raises ``KernelFault`` if no allocation contains it, or it is read-only.
         """
         low, high = span
         region = self.machine.space.find(low)
@@ -105,7 +105,7 @@ class BulkUnit:
         return region
 
     def check_dependency(self, columns: Ints, did: str) -> None:
-        """Report a thread that copies from or to global memory before it has waited for the grid ahead."""
+        """Report a thread that copies from or to global memory before it has waited for the preceding grid."""
         dependency = self.machine.dependency
         if dependency is not None and dependency.left:
             unmet = dependency.unmet(columns)
@@ -113,11 +113,11 @@ class BulkUnit:
                 dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
 
     def index(self, spans: Spans) -> Ints:
-        """Return spans as indices of the bytes of shared memory."""
+        """Return the indices of ranges in the bytes of shared memory."""
         return spans.block * self.machine.geometry.shared_stride + spans.offset - self.machine.shared.start
 
     def origin(self, spans: Spans) -> Ints:
-        """Say where byte 0 of each span's block would be among the bytes of shared memory."""
+        """Return the index of byte 0 of each range's block in the bytes of shared memory."""
         return self.index(spans) - spans.offset
 
     # Loads
@@ -153,7 +153,7 @@ class BulkUnit:
         machine.queue.issue(Operation(land, frozenset(key for keys in barriers for key in keys)))
 
     def _meets_mbarrier(self, block: int, chunks: Ints, nbytes: int) -> None:
-        """Report a copy over a live mbarrier."""
+        """Report a copy that overwrites a live mbarrier."""
         barriers = self.machine.mbarriers
         offsets = self._offsets(block, chunks)
         if not len(offsets) or not barriers.near(int(offsets.min()), int(offsets.max()) + _CHUNK):
@@ -170,7 +170,7 @@ class BulkUnit:
     # Stores
 
     def store(self, column: int, block: int, chunks: Ints, read: Callable[[], Callable[[], None]]) -> None:
-        """Start a thread's copy out of some 16-byte chunks of a block's shared memory."""
+        """Start a thread's copy from some 16-byte chunks of a block's shared memory."""
         self.check_written(column, block, chunks)
         agent = self.agent(column)
         self.touch(agent, "read", block, chunks)
@@ -178,7 +178,7 @@ class BulkUnit:
         self.machine.progress += 1
 
     def check_written(self, column: int, block: int, chunks: Ints) -> None:
-        """Report a thread that copies from bytes of shared memory that nothing was stored to."""
+        """Report a thread that copies from bytes of shared memory that were never stored to."""
         machine = self.machine
         if not (machine.written.view("c16")[chunks] == _WRITTEN.view("c16")).all():
             unset = np.flatnonzero(machine.written.reshape(-1, _CHUNK)[chunks] == 0)
@@ -187,7 +187,7 @@ class BulkUnit:
             self._report_unset("uninitialised-shared", column, where)
 
     def _report_unset(self, kind: str, column: int, where: str) -> None:
-        """Report a thread that copies from memory that nothing was stored to."""
+        """Report a thread that copies from memory that was never stored to."""
         machine = self.machine
         thread = machine.geometry.thread_name(column)
         message = f"{machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in {self.i.text!r}"
@@ -196,7 +196,7 @@ class BulkUnit:
     # Events
 
     def agent(self, column: int) -> int:
-        """Return the race detector's name for a copy that a thread starts; -1 without a detector."""
+        """Return the race detector's number of a new copy of a thread; -1 without a detector."""
         events = self.machine.events
         if events is None:
             return -1
@@ -204,7 +204,7 @@ class BulkUnit:
         return events.issue(int(warps[0]), lanes[0])
 
     def touch(self, agent: int, kind: str, block: int, chunks: Ints) -> None:
-        """Tell the race detector what a copy does to 16-byte chunks of a block's shared memory."""
+        """Report a copy's access to 16-byte chunks of a block's shared memory to the race detector."""
         events = self.machine.events
         if events is not None:
             events.agent_access(
@@ -219,7 +219,7 @@ class BulkUnit:
     # Global memory
 
     def watch_global(self, column: int, memory: Allocation, ranges: tuple[Ints, Ints], kind: str, width: int) -> None:
-        """Watch what a copy does to ranges of global memory, as done by its thread when it issues it.
+        """Report a copy's access to ranges of global memory to the race detector, as its thread's access at issue.
 
         ``kind`` is "read", "write" or "atomic", by elements of ``width`` bytes.
         """
@@ -228,7 +228,7 @@ class BulkUnit:
         detector, (starts, ends) = self.machine.detector, ranges
         if detector is None or not memory.writable or not len(starts):
             return
-        # The widest accesses of which all ranges are made.
+        # The widest accesses that make up all ranges.
         if kind != "atomic":
             width = int(np.gcd.reduce(np.concatenate([starts, ends, [_CHUNK]])))
         addresses = np.concatenate(
@@ -248,7 +248,7 @@ class BulkUnit:
         )
 
     def _check_global(self, column: int, memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
-        """Report global memory that a copy reads and nothing was stored to."""
+        """Report global memory that a copy reads and that was never stored to."""
         if memory.written is None:
             return
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
@@ -260,7 +260,7 @@ class BulkUnit:
 
 
 def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
-    """Mark ranges of global memory that have been stored to."""
+    """Mark ranges of global memory as stored to."""
     for marks in memory.marks:
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
             marks[1][start - memory.start : end - memory.start] = 1

@@ -1,4 +1,4 @@
-"""Which bytes of shared memory, and of uninitialised buffers, hold something: loads of others are reported."""
+"""Initialised bytes of shared memory and of uninitialised buffers: loads of other bytes are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matmill.emulator.engine.bind.addresses import Piece
 
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:
-    """Report bytes that nothing was stored to, and return False. Initialised bytes are checked once."""
+    """Report bytes that were never stored to, and return False if there are any. Initialised bytes are checked once."""
     key = ("written", access.addresses.low + access.offset, access.width)
     if key in access.addresses.memo or piece.region.written is None:
         return True
@@ -55,12 +55,12 @@ def _report(access: Access, lane: int, address: int, space: str, kind: str) -> N
 
 
 def ones(element: int) -> Row:
-    """Return an element of the size given whose bytes are all 1: memory that was stored to."""
+    """Return an element of the given size whose bytes are all 1, which marks stored-to memory."""
     return np.frombuffer(b"\x01" * element, {16: "c16"}.get(element, f"u{element}"))
 
 
 def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector: int) -> None:
-    """Mark bytes as stored to; done once while the addresses stay the same."""
+    """Mark bytes as stored to, once while the addresses stay the same."""
     if not piece.region.marks:
         return
     key = ("marked", access.addresses.low + access.offset, access.width)

@@ -1,6 +1,6 @@
-"""Running blocks of code on a machine: each block is bound to the lanes that execute it, once, and then called.
+"""Running blocks of code on a machine: each block is bound once to the lanes that execute it, and then called.
 
-Whole warps that are neighbours run in place. Any other choice of lanes runs on copies of their rows in scratch files.
+Consecutive whole warps run in place. Other sets of lanes run on copies of their rows in scratch files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Files = dict[str, Row]
 
 
 class Interpreter:
-    """The bound code of one machine, kept for other executions of the same blocks by the same lanes."""
+    """The bound code of one machine, kept for later executions of the same blocks by the same lanes."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -37,13 +37,13 @@ class Interpreter:
         self._operands = BoundBlock(machine, Block(-1), every, machine.files)
 
     def begin(self, block_ids: NDArray[np.int64]) -> None:
-        """Take up a batch: the numbers of its blocks in the grid."""
+        """Start a batch: ``block_ids`` are the numbers of its blocks in the grid."""
         self.machine.begin(block_ids)
         for lanes in (*self._lanes.values(), *self._scratch_lanes.values()):
             lanes.renew()
 
     def run_slice(self, block: int, first: int, last: int) -> None:
-        """Run a block for all lanes of the warps from ``first`` to ``last`` (not included), in place."""
+        """Run a block for all lanes of the warps from ``first`` to ``last`` (exclusive), in place."""
         site = self._sites.get((block, first, last))
         if site is None:
             lanes = self._lanes.get((first, last))

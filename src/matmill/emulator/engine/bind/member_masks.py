@@ -1,4 +1,4 @@
-"""Which lanes of a warp execute a collective together: those that name the same member mask.
+"""The lanes of a warp that execute a collective together, because they name the same member mask.
 
 PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "bar.warp.sync": a lane waits until all
 lanes of its mask that have not exited execute the instruction with the same mask. The mask must name the lane itself.
@@ -23,30 +23,30 @@ Masks = NDArray[np.uint32]
 FULL = np.uint32(0xFFFFFFFF)
 _LANE = np.arange(LANES, dtype=np.uint32)
 _BITS = np.uint32(1) << _LANE
-# All lanes of every warp, for the usual collective.
+# All lanes of every warp: the usual case.
 WHOLE = np.ones((1, 1, LANES), np.bool_)
 
 
 def by_warp(row: Row, count: int) -> Row:
-    """Return a row of ``count`` lanes, or a scalar that stands for one, as [warps, 32]."""
+    """Return a row of ``count`` lanes, or the scalar in its place, as [warps, 32]."""
     # Rows are the usual case, and broadcast_to takes longer than many an exchange.
     return row.reshape(-1, LANES) if row.ndim else np.full((count // LANES, LANES), row)
 
 
 def ballot(flags: Flags) -> Masks:
-    """Return bool[..., 32] to masks [...]."""
+    """Pack bool[..., 32] into masks [...]."""
     return np.asarray(np.where(flags, _BITS, np.uint32(0)).sum(axis=-1, dtype=np.uint32))
 
 
 def in_own(masks: Masks) -> Flags:
-    """Tell whether each lane's mask (uint32[warps, 32]) names the lane itself."""
+    """Tell whether each lane's mask (uint32[warps, 32]) contains the lane itself."""
     return np.asarray((masks & _BITS) != 0)
 
 
 def companions(masks: Masks, lanes: Flags) -> Flags:
-    """Return for each lane those of ``lanes`` (bool[warps, 32]) that name its mask and are named by it.
+    """Return for each lane its companions among ``lanes`` (bool[warps, 32]): they have the same mask, and are in it.
 
-    bool[warps, 32, 32], or [warps, 1, 32] where all lanes of each warp have the same companions.
+    The result is bool[warps, 32, 32], or [warps, 1, 32] if all lanes of each warp have the same companions.
     """
     lanes = lanes & in_own(masks)
     first = masks[np.arange(len(masks)), lanes.argmax(axis=1)]
@@ -57,12 +57,12 @@ def companions(masks: Masks, lanes: Flags) -> Flags:
 
 
 def missing(masks: Masks, together: Flags, live: Flags) -> Masks:
-    """Return, as masks [warps, 32], the live lanes that each lane's mask names and that are not its companions."""
+    """Return, as masks [warps, 32], the live lanes in each lane's mask that are not its companions."""
     return np.asarray(masks & ballot(live)[:, None] & ~ballot(together))
 
 
 def lane_list(mask: int) -> str:
-    """Return the lanes of a mask in words: "lane 4", "lanes 0-15, 20"."""
+    """Format the lanes of a mask: "lane 4", "lanes 0-15, 20"."""
     lanes = [lane for lane in range(LANES) if mask >> lane & 1]
     starts = [lane for lane in lanes if lane - 1 not in lanes]
     ends = [lane for lane in lanes if lane + 1 not in lanes]
@@ -71,17 +71,17 @@ def lane_list(mask: int) -> str:
 
 
 def leaves_out(thread: str, lane: int, mask: int, i: Instruction) -> str:
-    """Return the message for a lane that executes a collective with a mask that does not name it."""
+    """Return the message for a lane that executes a collective with a mask without that lane."""
     return f"{thread}, lane {lane} of its warp, executes {i.text!r} with mask {mask:#010x}, which leaves it out"
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One execution of a collective by ``lanes`` (bool[warps, 32], None for all that are active).
+    """One execution of a collective by ``lanes`` (bool[warps, 32], None for all active lanes).
 
     ``companions`` are the lanes that each lane exchanges with, bool[warps, 32 or 1, 32]. The results of ``undefined``
-    lanes (bool[warps, 32], None for no lane) have no meaning. ``operands`` are [warps, 32] each, the last one the
-    member masks where the instruction is ``.sync``.
+    lanes (bool[warps, 32], None for no lane) are meaningless. ``operands`` are [warps, 32] each; for ``.sync``
+    instructions the last one has the member masks.
     """
 
     lanes: Flags | None
@@ -91,10 +91,10 @@ class Exchange:
 
 
 class Together:
-    """Who executes a collective together, for an instruction bound to a site.
+    """The lanes that execute a collective together, for a bound instruction.
 
-    It reports masks that leave out the lane itself, lanes of one mask that name different masks, and shuffles that read
-    a lane which takes no part.
+    It reports masks that lack the lane itself, lanes of one mask that name different masks, and shuffles that read a
+    lane that does not take part.
     """
 
     def __init__(self, site: BoundBlock, i: Instruction, *, synchronous: bool) -> None:
@@ -127,7 +127,7 @@ class Together:
         return [*result, self._exchange(alone, alone, operands)]
 
     def _again(self, active: Flags, operands: list[Row]) -> Exchange:
-        """Return the exchange of all active lanes; who is with whom is remembered while the masks stay."""
+        """Return the exchange of all active lanes; companions are cached while the masks stay the same."""
         key = [operands[-1], active, self._live()]
         if self._known is not None and all(map(np.array_equal, self._known[0], key)):
             return Exchange(active, self._known[1], None, operands)
@@ -139,7 +139,7 @@ class Together:
     def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
         """Yield meetings with lanes at other instructions.
 
-        Each says who executes this one, who takes part, and all their operands.
+        Each has the lanes that execute this instruction, all lanes that take part, and all operands.
         """
         for index, warp in enumerate(self.lanes.warps.tolist()):
             for meeting in list(self.machine.meetings.get(warp, ())):
@@ -154,7 +154,7 @@ class Together:
                     self.machine.meetings[warp].remove(meeting)
 
     def _exchange(self, lanes: Flags, present: Flags, operands: list[Row]) -> Exchange:
-        """Return the exchange of ``lanes`` with those of their mask among all that are ``present``."""
+        """Return the exchange of ``lanes`` with the lanes of their mask among all that are ``present``."""
         masks = operands[-1]
         together = companions(masks, present)
         outside = lanes & ~in_own(masks)
@@ -171,9 +171,9 @@ class Together:
         return Exchange(lanes, together, undefined if undefined.any() else None, operands)
 
     def unreadable(self, exchange: Exchange, source: Row) -> Flags:
-        """Return the lanes, bool[warps, 32], whose result is undefined, or whose ``source`` takes no part.
+        """Return the lanes, bool[warps, 32], whose result is undefined, or whose ``source`` does not take part.
 
-        Of the latter one is reported.
+        One of the latter is reported.
         """
         lanes = exchange.lanes if exchange.lanes is not None else self.active()
         readable = np.take_along_axis(
@@ -191,7 +191,7 @@ class Together:
         return self.machine.live[self.lanes.warps]
 
     def _report_read(self, source: Row, lane: int, masks: Row) -> None:
-        """Report a lane that reads one which takes no part."""
+        """Report a lane that reads a lane that does not take part."""
         read = lane // LANES * LANES + int(source.flat[lane])
         name = self.lanes.thread_name
         if not self.lanes.geometry.exists[self.lanes.columns[read]]:
@@ -207,7 +207,10 @@ class Together:
         self.machine.hazards.add("shuffle-source", i, message, i)
 
     def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
-        """Report lanes that are here too, but name another mask. Of others that never came ``WarpMeetings`` tells."""
+        """Report lanes that arrived with another mask.
+
+        ``WarpMeetings`` reports lanes that never came.
+        """
         positions = np.flatnonzero(deserted & (others != 0))
         if not len(positions):
             return

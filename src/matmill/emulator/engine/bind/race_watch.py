@@ -1,4 +1,4 @@
-"""What one memory instruction tells the race detector, and what it need not tell it again."""
+"""The reports of one memory instruction to the race detector, without those that are not needed again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from matmill.emulator.races.shadow.shared_space import RepeatedRead
 
 @dataclass
 class RaceWatch:
-    """The accesses of instruction ``where`` at one site: ``width`` bytes per lane, in elements of ``element`` bytes."""
+    """The accesses of one bound instruction ``where``: ``width`` bytes per lane, in elements of ``element`` bytes."""
 
     machine: Machine
     detector: RaceDetector
@@ -40,7 +40,7 @@ class RaceWatch:
     _repeated: RepeatedRead | None = field(default=None, init=False)
 
     def tell(self, pieces: Sequence[Piece], values: tuple[Row, ...]) -> None:
-        """Tell of one execution, which stores ``values``, before it is made."""
+        """Report one execution, which stores ``values``, before it takes effect."""
         addresses = self.addresses
         again = self._epoch == addresses.epoch
         if not again:
@@ -57,7 +57,7 @@ class RaceWatch:
             return
         for piece in pieces:
             if piece.region.kind in {"global", "shared"} and piece.region.writable:
-                # Where nothing can be stored no read races.
+                # Reads of memory that cannot be stored to do not race.
                 self._pass(piece, values, pattern)
         if again and pattern is None and self._plain and self.kind == "read":
             self._repeated = self.detector.repeated_read(
@@ -69,11 +69,11 @@ class RaceWatch:
             )
 
     def _pass(self, piece: Piece, values: tuple[Row, ...], pattern: Pattern | None) -> None:
-        """Pass the accesses of a piece on."""
+        """Report the accesses of a piece."""
         kind, addresses, ordering = piece.region.kind, self.addresses, self.ordering
         stores = Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None
         if ordering is not None and ordering.volatile and kind == "shared":
-            # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
+            # Old code has volatile arrays there and relies on lockstep warps: treated as plain accesses.
             ordering = None
         for owners, chosen in self._by_owner(piece, piece.active(addresses)):
             self.detector.access(
@@ -98,9 +98,9 @@ class RaceWatch:
         return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
 
     def _is_reserved(self, pieces: Sequence[Piece]) -> bool:
-        """Tell whether it is a plain access to shared memory that the system has for itself.
+        """Tell whether it is a plain access to the reserved shared memory.
 
-        Only cooperative_groups works there: its lanes pass on by shuffles what one of them has acquired.
+        Only cooperative_groups uses it: its lanes share by shuffles what one of them has acquired.
         """
         reserved = self.machine.program.reserved_shared
         if not reserved or (self.ordering is not None and not self.ordering.volatile):
@@ -108,7 +108,7 @@ class RaceWatch:
         return pieces[0].region.kind == "shared" and pieces[0].start + self.addresses.span + self.width <= reserved
 
     def _pattern_of(self, patterns: IntervalPatterns) -> Pattern:
-        """Return what stands for the accesses, whichever batch of blocks makes them."""
+        """Return the pattern of the accesses, which is the same for all batches."""
         addresses = self.addresses
         shape = addresses.memo.get("shape")
         if shape is None:
@@ -120,12 +120,12 @@ class RaceWatch:
         return patterns.pattern(shape, low, kind=self.kind, width=self.width, where=self.where)
 
     def _offsets(self, piece: Piece) -> NDArray[np.int64]:
-        """Return addresses of shared memory as offsets in the window of the block that they name."""
+        """Return addresses of shared memory as offsets in the window of the block that they belong to."""
         absolute = self.addresses.absolute(self.offset)
         return self.machine.shared_offset(absolute) if piece.owners is None else absolute & OFFSET_MASK
 
     def _by_owner(self, piece: Piece, active: Mask) -> Iterator[tuple[NDArray[np.int64] | None, Mask]]:
-        """Yield the lanes of a piece (bool[warps, 32]) by the block whose shared memory each warp names there."""
+        """Yield the lanes of a piece (bool[warps, 32]) by the block whose shared memory each warp accesses."""
         if piece.owners is None:
             yield None, active
             return
@@ -136,7 +136,7 @@ class RaceWatch:
             yield geometry.block_ids[own - own % size + named], active & (rank == named)
 
     def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return what the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
+        """Return the bytes that the lanes of a piece store, and the bytes before: uint8[warps, 32, width] each."""
         shift = self.element.bit_length() - 1
         held, first, lanes = piece.region.words[self.element], piece.start >> shift, len(piece.index)
         stored = np.stack([np.broadcast_to(value.view(f"u{self.element}"), lanes) for value in values], axis=1)

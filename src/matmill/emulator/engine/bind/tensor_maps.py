@@ -1,7 +1,7 @@
-"""The tensor maps that a launch uses: read where the kernel keeps them, and whether what was changed has been fenced.
+"""The tensor maps of a launch: read from the kernel's memory, with a check that changes were fenced.
 
-PTX ISA, "fence.proxy.tensormap". The unit that reads tensor maps keeps those that it has read. After a change, a fence
-that acquires the map must come before the next use.
+PTX ISA, "fence.proxy.tensormap". The tensor-map unit caches maps. After a change, a fence that acquires the map must
+come before the next use.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from matmill.tensor_map import decode, replace
 
 
 def read_map(machine: Machine, column: int, address: int, i: Instruction) -> TensorMap:
-    """Return the tensor map that a thread names by a generic address, as TMA sees it.
+    """Return the tensor map at a thread's generic address, as TMA sees it.
 
-    Raises ``KernelFault`` where there is none, ``EmulationError`` for maps of kinds that are not emulated.
+    Raises ``KernelFault`` if there is none, ``EmulationError`` for kinds of maps that are not emulated.
     """
     data = map_data(machine, column, address, i).tobytes()
     changed = machine.maps.changed(address, data)
@@ -39,10 +39,7 @@ def read_map(machine: Machine, column: int, address: int, i: Instruction) -> Ten
 
 
 def change_map(machine: Machine, column: int, address: int, change: tuple[str, int, int], i: Instruction) -> None:
-    """Execute ``tensormap.replace`` by a thread.
-
-    It puts a value into a field, of one dimension, of the map at an address.
-    """
+    """Execute ``tensormap.replace`` by a thread: change a field of the map at an address."""
     data = map_data(machine, column, address, i)
     field, value, ordinal = change
     try:
@@ -61,11 +58,9 @@ def copy_map(machine: Machine, column: int, to: int, source: int, i: Instruction
 
 
 def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDArray[np.uint8]:
-    """Return the 128 bytes of a tensor map that a thread names.
+    """Return the 128 bytes of a tensor map in parameters, global or shared memory, at a thread's address.
 
-    They are in parameters, global or shared memory.
-
-    Raises ``KernelFault`` where they are not all in one allocation.
+    Raises ``KernelFault`` unless they are all in one allocation.
     """
     size = TensorMap.NBYTES
     if address < SHARED_WINDOW + (1 << 32) and (address >= SHARED_WINDOW or address < FIRST_ADDRESS):

@@ -1,6 +1,6 @@
-"""Accesses through textures and surfaces: handles resolved, memory checked, counted and told to the race detector.
+"""Accesses through textures and surfaces: handles resolved, memory checked, counted, and reported to the race detector.
 
-CUDA C++ programming guide, "Texture and Surface Memory". The memory of a texture or a surface is global memory.
+CUDA C++ programming guide, "Texture and Surface Memory". Their memory is global memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _VERBS = {"read": "reads", "write": "writes"}
 
 
 class ViewAccess(Generic[Kind]):
-    """An instruction on textures or surfaces, bound to the lanes of a site.
+    """An instruction on textures or surfaces, bound to lanes.
 
-    ``image`` is what its handles must be of, ``geometry`` their kind in PTX (any, if empty), ``kind`` "read" or
-    "write".
+    ``image`` is the class that its handles must refer to, ``geometry`` their kind in PTX (any, if empty), ``kind``
+    "read" or "write".
     """
 
     def __init__(self, site: BoundBlock, i: Instruction, image: type[Kind], geometry: str, kind: str) -> None:
@@ -46,9 +46,9 @@ class ViewAccess(Generic[Kind]):
         self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
 
     def views(self, handles: Row) -> Iterator[tuple[View, Kind, Mask]]:
-        """Yield what the handles name, and the lanes (bool[lanes]) that take part with each; counts the request.
+        """Yield the textures or surfaces of the handles, and the lanes (bool[lanes]) that use each; count the request.
 
-        Raises ``KernelFault`` for a handle of nothing, or of another kind.
+        Raises ``KernelFault`` for an invalid handle, or one of another kind.
         """
         warps = self._participants()
         active = warps.reshape(-1)
@@ -79,11 +79,11 @@ class ViewAccess(Generic[Kind]):
         return int(np.flatnonzero(chosen)[0])
 
     def fault(self, kind: str, lane: int, did: str) -> KernelFault:
-        """Return the error that ends the run: what the thread of a lane did."""
+        """Return the error that ends the run; ``did`` describes the lane's access."""
         return fault(kind, self._message(lane, did), self.i)
 
     def report(self, kind: str, lane: int, did: str) -> None:
-        """Report what the thread of a lane did."""
+        """Report a hazard; ``did`` describes the lane's access."""
         if not self.machine.hazards.has(kind, self.where):
             self.machine.hazards.add(kind, self.where, self._message(lane, did), self.i)
 
@@ -93,18 +93,16 @@ class ViewAccess(Generic[Kind]):
     # Memory
 
     def check(self, view: View, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
-        """Report what an access of ``width`` bytes by the ``chosen`` lanes breaks.
+        """Check an access of ``width`` bytes by the ``chosen`` lanes, and report hazards.
 
-        Each lane accesses ``offset`` bytes into the allocation.
-
-        ``values`` are what it stores, of equal widths.
+        Each lane accesses ``offset`` bytes into the allocation. ``values`` are the stored values, of equal widths.
         """
         if not chosen.any():
             return
         memory = view.allocation
         step = int(np.bitwise_or.reduce(offset[chosen])) | width
         step &= -step
-        # Lanes that take no part may have any offset.
+        # Inactive lanes may have any offset.
         offset = np.where(chosen, offset, offset[self.first(chosen)])
         self._check_dependency(view, offset, width, chosen)
         if self.kind == "read":
@@ -141,7 +139,7 @@ class ViewAccess(Generic[Kind]):
             dependency.add(self.where, self.lanes.thread_name(lane), did, self.i)
 
     def _check_contents(self, view: View, offset: Ints, step: int, width: int, chosen: Mask) -> None:
-        """Report bytes that nobody has written, and those that this launch has."""
+        """Report bytes that were never written, and bytes that this launch has written."""
         memory = view.allocation
         for start in range(0, width, step):
             index = (offset + start) // step
@@ -163,14 +161,14 @@ class ViewAccess(Generic[Kind]):
 
 
 def in_bytes(values: tuple[Row, ...], lanes: int) -> NDArray[np.uint8]:
-    """Return what each lane stores: uint8[lanes, bytes]."""
+    """Return the bytes that each lane stores: uint8[lanes, bytes]."""
     return np.stack([np.broadcast_to(value, lanes) for value in values], axis=1).view(np.uint8)
 
 
 def _contents(
     memory: Allocation, offset: Ints, stored: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return what lanes store at offsets of an allocation, and what is there before: uint8[warps, 32, width] each."""
+    """Return the bytes that lanes store at offsets of an allocation, and those before: uint8[warps, 32, width] each."""
     shape = (-1, LANES, stored.shape[1])
     there = memory.data[offset[:, None] + np.arange(stored.shape[1])]
     return stored.reshape(shape), there.reshape(shape)

@@ -1,1 +1,1 @@
-"""Which warps run next, what their lanes wait for, and how they end."""
+"""The schedule: which warps run next, what their lanes wait for, and how they end."""

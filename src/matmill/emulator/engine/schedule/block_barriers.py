@@ -25,7 +25,7 @@ from matmill.emulator.report.hazards import fault
 class BlockBarriers:
     """The barriers of a batch's thread blocks. ``waits`` are the waits of the program, by the block that follows.
 
-    A barrier that opens draws a new ``order`` of warps. ``splits`` say where lanes of a warp have parted.
+    When a barrier opens, a new ``order`` of warps is drawn. ``splits`` has the branches at which warps diverged.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class BlockBarriers:
         self._splits = splits
         # The number of the barrier at which each lane waits, or waited last.
         self._number = np.zeros(counters.counter.shape, np.int64)
-        # By (block, barrier number): warps that arrived without waiting, and threads wanted.
+        # By (block, barrier number): warps that arrived without waiting, and the number of threads that it needs.
         self._arrived: dict[tuple[int, int], list[int]] = {}
         self._wanted: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody has arrived."""
+        """Start a batch, in which nobody has arrived."""
         self._arrived.clear()
         self._wanted.clear()
 
@@ -72,7 +72,7 @@ class BlockBarriers:
         return True
 
     def arrive(self, end: Terminator, warps: Ints, here: Flags) -> None:
-        """Let the lanes ``here`` of some warps reach a barrier of their thread block."""
+        """Record that the lanes ``here`` of some warps arrive at a barrier of their thread block."""
         barrier: Barrier = end.detail
         self._machine.tally.barriers += len(warps)
         self._machine.progress += 1
@@ -102,7 +102,7 @@ class BlockBarriers:
         self._complete(number, np.unique(geometry.block_of_warp[warps]))
 
     def exited(self, warps: Ints) -> None:
-        """Release barriers of blocks that have waited for threads of ``warps`` alone, which have exited."""
+        """Release barriers that only wait for threads of ``warps``, which have exited."""
         blocks = np.unique(self._geometry.block_of_warp[warps])
         state = self._by_block(self._counters.counter)[:, blocks]
         waiting = (state >= BARRIER) & (state < DONE)
@@ -111,11 +111,11 @@ class BlockBarriers:
                 self._complete(int(number), blocks)
 
     def _by_block(self, lanes: Ints) -> Ints:
-        """Return what lanes have, int64[warps of the batch, 32], as [warps of a block, blocks, 32]."""
+        """Return lanes' values, int64[warps of the batch, 32], as [warps of a block, blocks, 32]."""
         return lanes.reshape(self._geometry.warps, self._geometry.blocks, LANES)
 
     def _complete(self, number: int, block_indices: Ints) -> None:
-        """Open barrier ``number`` of these thread blocks where enough threads have arrived."""
+        """Open barrier ``number`` of these thread blocks if enough threads have arrived."""
         geometry = self._geometry
         state = self._by_block(self._counters.counter)
         there = (state >= BARRIER) & (state < DONE) & (self._by_block(self._number) == number)
@@ -137,7 +137,7 @@ class BlockBarriers:
             self._machine.detector.barriers(np.array(met) if alike else met)
 
     def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> Ints:
-        """Let the waiting threads of one thread block go on; returns the warps that met, as the launch numbers them."""
+        """Release the waiting threads of one thread block; return the warps that met, as numbered in the launch."""
         geometry, machine = self._geometry, self._machine
         roles = np.flatnonzero(waiting.any(axis=1))
         warps = roles * geometry.blocks + index
@@ -152,20 +152,20 @@ class BlockBarriers:
             self._reduce(reduction, warps, waiting[roles])
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
-        # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
+        # Exited threads count as arrived, except for a barrier that counts threads (PTX ISA, "bar, barrier").
         met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
         return machine.warp_ids(met.astype(np.int64))
 
     def _exists(self, index: int) -> Flags:
-        """Return the threads that a thread block of the batch has: bool[its warps, 32]."""
+        """Return the threads that exist in a thread block of the batch: bool[its warps, 32]."""
         exists: Flags = self._geometry.exists.reshape(self._geometry.warps, self._geometry.blocks, LANES)[:, index]
         return exists
 
     def _report_early_exits(self, end: Terminator, warps: Ints, left: Flags, waiting: Flags) -> None:
         """Report one of the threads that had ``left`` (bool[n, 32]) when others of its warp passed a barrier.
 
-        It is an error where the source has the barrier in the branch that they did not take. Who has returned before a
-        barrier counts as arrived.
+        It is an error if the source has the barrier in the branch that they did not take. Threads that have returned
+        before a barrier count as arrived.
         """
         machine, instruction = self._machine, blame_end(end)
         for row in np.flatnonzero(left.any(axis=1)):
@@ -188,14 +188,14 @@ class BlockBarriers:
             machine.hazards.add("early-exit", instruction, message, instruction)
 
     def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
-        """Tell whether the source has a barrier inside of a branch; None where it does not say."""
+        """Tell whether the source has a barrier inside a branch; None if it is unknown."""
         diverges = self._machine.context.diverges
         if diverges is None or branch is None:
             return None
         return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
 
     def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
-        """Give the result of bar.red to all threads that waited."""
+        """Store the result of bar.red for all threads that waited."""
         barrier: Barrier = end.detail
         if end.action is None or barrier.source is None:
             return
@@ -207,7 +207,7 @@ class BlockBarriers:
         row[columns] = value
 
     def describe(self) -> list[str]:
-        """Say which warps wait at which barrier, for messages."""
+        """Describe which warps wait at which barrier, for messages."""
         counters, geometry = self._counters, self._geometry
         parts = []
         waiting = (counters.first >= BARRIER) & (counters.first < DONE)

@@ -1,7 +1,7 @@
-"""Calls that are not inlined: where each lane returns to, and the registers that its callers keep.
+"""Calls that are not inlined: the return address of each lane, and its callers' saved registers.
 
-A lane's part is a stack of 64-bit words: for each call that it is in, the kept registers and the block of code behind
-the call. Lanes that call different functions part, and meet again behind the call.
+A lane's part is a stack of 64-bit words: for each call that it is in, the saved registers and the block of code after
+the call. Lanes that call different functions diverge, and converge after the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matmill.emulator.report.hazards import fault
 
 
 class CallStack:
-    """The calls that the lanes of one machine are in."""
+    """The calls in progress of the lanes of one machine."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
@@ -34,15 +34,13 @@ class CallStack:
         self._words = np.zeros((0, columns), np.uint64)
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody is in a call."""
+        """Start a batch, without calls."""
         self._height[...] = 0
 
     def enter(self, end: Terminator, warps: Ints, lanes: Flags) -> Ints:
-        """Let some ``lanes`` (bool[n, 32]) of ``warps`` make a call.
+        """Push a call of some ``lanes`` (bool[n, 32]) of ``warps``; return the next block of code of each, in order.
 
-        The result is the block of code that each goes to, in their order.
-
-        Raises ``KernelFault`` for pointers that are to none of the functions, and where the stack ends.
+        Raises ``KernelFault`` for pointers to none of the functions, and at the end of the stack.
         """
         site: CallSite = end.detail
         columns = columns_of(warps, lanes)
@@ -67,10 +65,7 @@ class CallStack:
         return following
 
     def leave(self, warps: Ints, lanes: Flags) -> Ints:
-        """Let some ``lanes`` (bool[n, 32]) of ``warps`` return.
-
-        The result is the block of code that each goes to, in their order.
-        """
+        """Pop a call of some ``lanes`` (bool[n, 32]) of ``warps``; return the next block of code of each, in order."""
         columns = columns_of(warps, lanes)
         following = self._words[self._height[columns] - 1, columns].astype(np.int64)
         for block in np.unique(following).tolist():
@@ -101,7 +96,7 @@ class CallStack:
             height = height + 1
 
     def _wrong(self, address: int) -> str:
-        """Say why a pointer cannot be called."""
+        """Return why a pointer cannot be called."""
         names = [name for name, at in self._stack.addresses.items() if at == address]
         if names:
             return f"whose pointer is to {readable(names[0])}, which takes other arguments or has no body"

@@ -16,14 +16,14 @@ from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.report.hazards import KernelFault, fault
 
-# Blocks of code that may run without any store, changed atomic, barrier or exit, before the kernel counts as stuck.
+# Blocks of code that may run without a store, a changing atomic, a barrier or an exit, before the kernel is stuck.
 STEP_LIMIT = 2_000_000
 _WATCH_AFTER = 64
 
 
 @dataclass
 class _Watch:
-    """A loop that changes no memory, at its start: how often it was entered, and the registers then."""
+    """The start of a loop that changes no memory: how often it was entered, and the registers then."""
 
     visits: int = 0
     sample: bytes = b""
@@ -31,7 +31,7 @@ class _Watch:
 
 
 class StuckWarps:
-    """Finds the warps of a batch that are stuck, and says who waits where.
+    """Detects the warps of a batch that are stuck, and describes where they wait.
 
     ``waits`` are the waits of the program, by the block that follows.
     """
@@ -50,19 +50,19 @@ class StuckWarps:
         self._waits = waits
         self._lane_waits = lane_waits
         self._barriers = barriers
-        # The machine's progress at which each warp began to spin.
+        # The machine's progress when each warp began to spin.
         self._stalled = np.full(len(counters.first), -1, np.int64)
         self._last_place: dict[int, Instruction] = {}
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody is stuck."""
+        """Start a batch, in which nobody is stuck."""
         self._stalled[...] = -1
         self._quiet = 0
         self._seen_progress = self._machine.progress
         self._watches: dict[tuple[int, int, int], _Watch] = {}
 
     def spin(self) -> Flags:
-        """Return the warps that spin as long as memory does not change: bool[warps]."""
+        """Return the warps that spin until memory changes: bool[warps]."""
         spin: Flags = self._stalled == self._machine.progress
         return spin
 
@@ -71,7 +71,7 @@ class StuckWarps:
         return self._quiet > _WATCH_AFTER
 
     def note(self, block: int) -> None:
-        """Count a step, and watch for kernels that make no progress."""
+        """Count a step, and detect kernels that make no progress."""
         machine = self._machine
         machine.ticks += 1
         if machine.progress != self._seen_progress:
@@ -89,10 +89,10 @@ class StuckWarps:
             raise fault("step-limit", message, instruction)
 
     def watch(self, block: int, warps: Ints) -> None:
-        """Stall warps that come back to a block with the registers they had there before, memory being unchanged.
+        """Stall warps that return to a block with the same registers while memory is unchanged.
 
-        The state of visits 1, 2, 4, … is kept, so a cycle of any length is found. Only the first warp's registers are
-        compared until they repeat: in most loops they never do, and all registers are many.
+        The state of visits 1, 2, 4, … is kept, so that a cycle of any length is detected. Only the first warp's
+        registers are compared until they repeat: in most loops they never do, and there are many registers.
         """
         watch = self._watches.setdefault((block, int(warps[0]), len(warps)), _Watch())
         watch.visits += 1
@@ -108,7 +108,7 @@ class StuckWarps:
         watch.whole = whole
 
     def spinning(self) -> KernelFault:
-        """Return the error for a batch of which only spinning warps are left."""
+        """Return the error for a batch with only spinning warps left."""
         spinners = self._counters.can_run()
         warp = int(np.flatnonzero(spinners)[0])
         instruction = self._last_place.get(warp) or blame(self._blocks[int(self._counters.first[warp])])
@@ -120,13 +120,13 @@ class StuckWarps:
 
     def deadlock(self) -> KernelFault:
         """Return the error for a batch in which every warp waits for another."""
-        self._machine.products.warpgroups.finish()  # raises where a warp did not come to what its warpgroup executed
+        self._machine.products.warpgroups.finish()  # raises if a warp did not execute an instruction of its warpgroup
         first = self._counters.first
         point = int(first[(first >= POLL) & (first < DONE)][0])
         instruction = blame_end(self._waits[point % POLL])
         return fault("deadlock", f"{self._machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:
-        """Say who waits where, for messages."""
+        """Describe who waits where, for messages."""
         mbarriers = self._machine.mbarriers.describe(self._machine.geometry.block_name)
         return "".join(f"; {part}" for part in (*self._lane_waits.describe(), *self._barriers.describe(), *mbarriers))

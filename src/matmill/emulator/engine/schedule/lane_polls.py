@@ -1,4 +1,4 @@
-"""Waits of single lanes: for a phase of an mbarrier, or for all threads of a cluster to arrive."""
+"""Conditions that single lanes wait for: a phase of an mbarrier, or the arrival of all threads of a cluster."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def columns_of(warps: Ints, lanes: Flags) -> Ints:
 
 
 class Polls:
-    """What the lanes of one machine wait for, each alone, at the ends of blocks of code whose detail is a ``Poll``."""
+    """The conditions that lanes of one machine poll, each alone, at ends of blocks whose detail is a ``Poll``."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._machine = interpreter.machine
 
     def completions(self) -> int:
-        """Say how often something that lanes may wait for has come to pass."""
+        """Return how many conditions that lanes may poll have come true."""
         return self._machine.mbarriers.completions + self._machine.cluster.completions
 
     def past(self, end: Terminator, warps: Ints, lanes: Flags) -> Flags:
-        """Say which of the ``lanes`` (bool[warps, 32]) need not wait."""
+        """Return which of the ``lanes`` (bool[warps, 32]) need not wait."""
         past = np.zeros(lanes.shape, np.bool_)
         if not isinstance(end.detail, PhaseWait):
             past[lanes] = self._machine.cluster.past(columns_of(warps, lanes))
@@ -64,12 +64,12 @@ class Polls:
             yield key, group, phases[group].astype(np.int64)
 
     def count(self, end: Terminator, warps: int) -> None:
-        """Count warps that execute the wait; fewer than none for those that will do so again."""
+        """Count warps that execute the wait; a negative number for those that will do so again."""
         if isinstance(end.detail, PhaseWait) and self._machine.counting:
             self._machine.tally.requests(self._machine.program.index_of(blame_end(end)), "mbarrier wait", warps)
 
     def finish(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
-        """End the wait of some lanes: its predicate says whether it has succeeded."""
+        """End the wait of some lanes, and set their predicate to ``succeeds``."""
         if end.action is not None and end.action.results:
             self._interpreter.result_row(end.action.results[0])[columns_of(warps, lanes)] = succeeds
         if succeeds and isinstance(end.detail, ClusterWait):
@@ -78,7 +78,7 @@ class Polls:
             self._tell(end, warps, lanes)
 
     def _tell(self, end: Terminator, warps: Ints, lanes: Flags) -> None:
-        """Tell the race detector what lanes have learned by their wait."""
+        """Report to the race detector what lanes acquire by their wait."""
         machine, events = self._machine, self._machine.events
         if events is None:
             return
@@ -93,7 +93,7 @@ class Polls:
             events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(blame_end(end)))
 
     def describe(self, end: Terminator, warps: Ints, lanes: Flags) -> str:
-        """Return what lanes wait for, for messages."""
+        """Describe what lanes wait for, for messages."""
         if not isinstance(end.detail, PhaseWait):
             return "for its cluster"
         key, _, phases = next(self.barriers(end, warps, lanes))

@@ -1,4 +1,4 @@
-"""Lanes that wait alone: they go on when what they wait for holds, or when a try_wait fails."""
+"""Lanes that wait alone: they continue when their condition holds, or when a try_wait fails."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class LaneWaits:
         self._polls = Polls(interpreter)
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody waits."""
+        """Start a batch, in which nobody waits."""
         self._polled = self._polls.completions()
         self._timed_out = -1
 
     def changed(self) -> bool:
-        """Tell whether anything that lanes may wait for has come to pass since they were last looked at."""
+        """Tell whether any condition that lanes may poll has come true since they were last examined."""
         return self._polled != self._polls.completions()
 
     def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
-        """Let whole warps pass if none of their lanes need wait, as for a phase that has completed."""
+        """Let whole warps pass if none of their lanes needs to wait, as for a completed phase."""
         warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
         passes = bool(self._polls.past(end, warps, lanes).all())
         if passes:
@@ -43,12 +43,12 @@ class LaneWaits:
         return passes
 
     def look(self, end: Terminator, warps: Ints) -> None:
-        """Let lanes of ``warps`` that wait at ``end`` go on where what they wait for holds."""
+        """Release the lanes of ``warps`` that wait at ``end`` and whose condition holds."""
         self._polls.count(end, len(warps))
         self._look(end, warps, self._counters.counter[warps] == POLL + end.next)
 
     def look_again(self) -> None:
-        """Look at all waiting lanes, if anything that they may wait for has come to pass."""
+        """Examine all waiting lanes, if any condition that they may poll has come true."""
         if self.changed():
             self._polled = self._polls.completions()
             for end, warps, lanes in self._waiting():
@@ -58,7 +58,7 @@ class LaneWaits:
         self._go_on(end, warps, self._polls.past(end, warps, lanes), succeeds=True)
 
     def _waiting(self) -> list[tuple[Terminator, Ints, Flags]]:
-        """Say where lanes wait alone, with the warps that have lanes there, and these lanes."""
+        """Return the ends at which lanes wait alone, with the warps that have such lanes, and these lanes."""
         counter = self._counters.counter
         points = np.unique(counter[(counter >= POLL) & (counter < HOLD)])
         waits = []
@@ -72,7 +72,7 @@ class LaneWaits:
         self._polls.finish(end, warps, lanes, succeeds=succeeds)
 
     def act(self) -> bool:
-        """Let an asynchronous operation act, one that lanes wait for if there is one: nobody can run."""
+        """Let an asynchronous operation take effect, preferably one that lanes wait for: nobody can run."""
         awaited = {
             key
             for end, warps, lanes in self._waiting()
@@ -84,7 +84,7 @@ class LaneWaits:
     def time_out(self) -> bool:
         """Fail each try_wait once, as after the hardware's time limit: nobody can run.
 
-        The result is False if all have done so already.
+        Returns False if all have failed already.
         """
         if self._timed_out == self._machine.progress:
             return False
@@ -96,7 +96,7 @@ class LaneWaits:
         return bool(waiting)
 
     def describe(self) -> list[str]:
-        """Say which warps wait where and for what, for messages."""
+        """Describe which warps wait where and for what, for messages."""
         parts = []
         for end, warps, lanes in self._waiting():
             here = np.isin(np.arange(len(self._counters.first)), warps)

@@ -1,4 +1,4 @@
-"""Which warps run next, and where their lanes go at the ends of blocks of code: branches, waits, exits."""
+"""The scheduler: which warps run next, and where their lanes go at the ends of blocks: branches, waits, exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scheduler:
         self.machine = machine = interpreter.machine
         self.geometry = machine.geometry
         self.blocks = machine.program.blocks
-        # By the block that follows, which is no other wait's.
+        # By the block that follows, which belongs to one wait only.
         waits = {b.end.next: b.end for b in self.blocks if b.end.kind == "wait"}
         self.order = WarpOrder(self.geometry, schedule)
         self.counters = counters = ProgramCounters(self.geometry.warp_count)
@@ -44,7 +44,7 @@ class Scheduler:
         self.calls = CallStack(interpreter)
 
     def begin(self, block_ids: Ints) -> None:
-        """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
+        """Start a batch of thread blocks, numbered ``block_ids`` in the grid: all threads are at the first block."""
         self.interpreter.begin(block_ids)
         self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
         self.counters.begin(self.machine.live)
@@ -57,7 +57,7 @@ class Scheduler:
         self.order.shuffle()
 
     def run(self) -> bool:
-        """Run until all threads are done (True), or only warps that spin on memory are left (False)."""
+        """Run until all threads are done (True), or until only warps that spin on memory are left (False)."""
         first = self.counters.first
         while True:
             self.lane_waits.look_again()
@@ -79,18 +79,18 @@ class Scheduler:
             self._run(block, chosen[at == block])
 
     def _release_held(self) -> bool:
-        """Let lanes that wait for others of their warp in vain go on alone, if there are any: nobody can run."""
+        """Release lanes that wait in vain for others of their warp; return whether there are any. Nobody can run."""
         deserted = self.meetings.abandon()
         if deserted is not None:
             self._pass(*deserted)
         return deserted is not None
 
     def spinning(self) -> KernelFault:
-        """Return the error for a batch of which only spinning warps are left."""
+        """Return the error for a batch with only spinning warps left."""
         return self.stuck.spinning()
 
     def _run(self, block: int, warps: Ints) -> None:
-        """Run a block of code for these warps, and on while they stay together and nobody else may run."""
+        """Run a block of code for these warps, and further blocks while they stay together and nobody else may run."""
         whole = self.counters.whole[warps]
         if whole.all() and (warps[-1] - warps[0] == len(warps) - 1):
             self._run_together(block, int(warps[0]), int(warps[-1]) + 1)
@@ -110,7 +110,7 @@ class Scheduler:
         self._advance(block, warps, active)
 
     def _run_together(self, block: int, first: int, last: int) -> None:
-        """Stay with neighbouring whole warps as long as they alone may run and take one branch."""
+        """Run consecutive whole warps as long as only they may run and they take one branch."""
         warps = np.arange(first, last)
         alone = self.counters.alone(first, last)
         while True:
@@ -132,7 +132,7 @@ class Scheduler:
     # Ends of blocks
 
     def _common_way(self, end: Terminator, first: int, last: int) -> int | None:
-        """Say where all lanes of whole warps go next, if that is one block and nobody has to wait."""
+        """Return the next block of all lanes of whole warps, or None if it differs or somebody must wait."""
         if end.kind == "jump":
             return end.target
         if end.kind == "branch":
@@ -146,7 +146,7 @@ class Scheduler:
         return end.next if end.kind == "wait" and self._pass_at_once(end, first, last) else None
 
     def _pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
-        """Let whole warps pass a wait at which none of their lanes need wait."""
+        """Let whole warps pass a wait at which none of their lanes needs to wait."""
         if isinstance(end.detail, Converge):
             return self.meetings.pass_at_once(end, first, last)
         if isinstance(end.detail, GroupWait):
@@ -165,7 +165,7 @@ class Scheduler:
         return row
 
     def _advance(self, block: int, warps: Ints, active: Flags) -> None:
-        """Give the active lanes of these warps their next counters."""
+        """Set the next counters of the active lanes of these warps."""
         end = self.blocks[block].end
         counter = self.counters.counter[warps]
         if end.kind == "jump":
@@ -195,7 +195,7 @@ class Scheduler:
             self.stuck.watch(int(counter[active].min()), warps)
 
     def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
-        """Set the next counters of active lanes that exit, or return from a call, where a guard holds."""
+        """Set the next counters of the active lanes that exit or return from a call, where a guard holds."""
         leaving = active
         if end.guard is not None:
             leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
@@ -208,7 +208,7 @@ class Scheduler:
             self.machine.live[warps] = counter < DONE
 
     def _wait(self, end: Terminator, warps: Ints) -> None:
-        """Begin a wait of lanes; those that need not wait go on."""
+        """Begin a wait of lanes; those that need not wait continue."""
         if isinstance(end.detail, Poll):
             self.lane_waits.look(end, warps)
             return
@@ -217,7 +217,10 @@ class Scheduler:
             self._pass(end, warps, met)
 
     def _pass(self, end: Terminator, warps: Ints, met: Flags) -> None:
-        """Let the lanes ``met`` of these warps go on without others of their warp; those at a block barrier wait on."""
+        """Release the lanes ``met`` of these warps without others of their warp.
+
+        Those at a block barrier still wait.
+        """
         if isinstance(end.detail, Barrier):
             self.barriers.arrive(end, warps, met)
             return
@@ -228,7 +231,7 @@ class Scheduler:
         self.counters.release(warps, met, HOLD)
 
     def _exited(self, warps: Ints, instruction: Instruction) -> None:
-        """Release warps, barriers and clusters that have waited for threads alone that have ended."""
+        """Release warps, barriers and clusters that only wait for threads that have exited."""
         self.machine.progress += 1
         tell_of_exits(self.machine, warps, instruction)
         self.machine.cluster.exited(columns_of(warps, self.counters.counter[warps] == DONE))

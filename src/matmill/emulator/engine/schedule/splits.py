@@ -1,4 +1,4 @@
-"""Which branch has divided the lanes of a warp: for barriers that some of them never come to."""
+"""The branch at which the lanes of a warp diverged, for barriers that some of them never reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matmill.emulator.memory.banks import LANES
 
 @dataclass
 class _Split:
-    """The latest split of each warp at one branch: when (0 for never), the lanes that took it, and the others."""
+    """The latest divergence of each warp at one branch: time (0 for never), lanes that took it, other lanes."""
 
     instruction: Instruction
     times: Ints
@@ -22,7 +22,7 @@ class _Split:
 
 
 class Splits:
-    """The latest splits of a batch's warps, by branch."""
+    """The latest divergences of a batch's warps, by branch."""
 
     def __init__(self, warps: int) -> None:
         self._warps = warps
@@ -30,11 +30,11 @@ class Splits:
         self._splits: dict[Instruction, _Split] = {}
 
     def begin(self) -> None:
-        """Take up a batch, whose warps are whole."""
+        """Start a batch, whose warps are converged."""
         self._splits.clear()
 
     def note(self, instruction: Instruction | None, warps: Ints, taken: Flags, others: Flags) -> None:
-        """Note the lanes (bool[n, 32] each) of warps that a branch sends either way."""
+        """Record the lanes (bool[n, 32] each) of warps that a branch sends either way."""
         divided = taken.any(axis=1) & others.any(axis=1)
         if instruction is None or not divided.any():
             return
@@ -51,7 +51,7 @@ class Splits:
         split.others[chosen] = others[divided]
 
     def between(self, warp: int, some: Flags, others: Flags) -> Instruction | None:
-        """Find the branch that last divided some lanes (bool[32]) of a warp from others."""
+        """Return the branch that last separated some lanes (bool[32]) of a warp from others."""
         latest, instruction = 0, None
         for split in self._splits.values():
             left, right = split.taken[warp], split.others[warp]

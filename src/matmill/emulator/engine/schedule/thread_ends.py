@@ -1,4 +1,4 @@
-"""What the ends of threads, of thread blocks and of a batch mean for what is in flight and for the race detector."""
+"""The ends of threads, thread blocks and batches, for operations in flight and for the race detector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matmill.emulator.memory.banks import LANES
 
 
 def tell_of_exits(machine: Machine, warps: NDArray[np.int64], instruction: Instruction) -> None:
-    """Tell the race detector of blocks that have ended: threads of ``warps`` exited, perhaps their blocks' last."""
+    """Report blocks that have ended to the race detector: threads of ``warps`` exited, maybe the last of a block."""
     if machine.events is None:
         return
     geometry = machine.geometry
@@ -23,7 +23,7 @@ def tell_of_exits(machine: Machine, warps: NDArray[np.int64], instruction: Instr
 
 
 def finish_batch(machine: Machine) -> None:
-    """Perform what is in flight and report what nobody waited for: all threads of the batch have ended."""
+    """Complete all operations in flight and report those that nobody waited for: the batch has ended."""
     machine.copies.finish()
     machine.queue.finish()
     for (block, offset), i in machine.mbarriers.unwaited():

@@ -1,4 +1,4 @@
-"""Names of warps and instructions for messages about warps that are stuck."""
+"""Names of warps and instructions in messages about stuck warps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matmill.emulator.program.basic_blocks import Block, Terminator
 
 
 def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
-    """Return the chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
+    """Format the chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
     chosen = np.flatnonzero(warps)
     block = int(geometry.block_of_warp[chosen[0]])
     roles = sorted(int(geometry.warp_in_block[w]) for w in chosen if geometry.block_of_warp[w] == block)
@@ -23,7 +23,7 @@ def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
 
 
 def blame(block: Block) -> Instruction:
-    """Return an instruction to name for what happens in a block of code: the wait at its end, or its first."""
+    """Return the instruction to name for a block of code: the wait at its end, or its first instruction."""
     if block.end.kind != "wait" and block.actions:
         return block.actions[0].instruction
     return blame_end(block.end)

@@ -1,6 +1,6 @@
-"""Lanes of a warp that wait for each other: at collectives and warp barriers, and before what whole warps do.
+"""Lanes of a warp that wait for each other: at collectives, at warp barriers, and before operations of whole warps.
 
-Whole warps reach barriers of their thread block, and wait for products of wgmma.
+Operations of whole warps are the barriers of their thread block and the waits for products of wgmma.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from matmill.emulator.program.waits import Barrier, Converge, GroupWait
 
 
 def _kind(end: Terminator) -> tuple[object, ...]:
-    """Return what lanes at different instructions must have in common to meet: opcode and modifiers."""
+    """Return the part that instructions must share for lanes to meet at them: opcode and modifiers."""
     return () if end.instruction is None else (end.instruction.name, end.instruction.modifiers)
 
 
@@ -41,7 +41,7 @@ class WarpMeetings:
         self._commits = 0
 
     def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
-        """Let whole warps pass a collective or, if all name all lanes, a barrier: the usual ``__syncwarp()``."""
+        """Let whole warps pass a collective or, if all lanes name all lanes, a barrier: the usual ``__syncwarp()``."""
         if not end.detail.barrier:
             return True
         warps = np.arange(first, last)
@@ -55,7 +55,7 @@ class WarpMeetings:
         return True
 
     def meet(self, end: Terminator, warps: Ints) -> tuple[Ints, Flags]:
-        """Return those of ``warps`` that have lanes which have all met at a wait, and these lanes: bool[n, 32].
+        """Return those of ``warps`` with lanes that have all met at a wait, and these lanes: bool[n, 32].
 
         Lanes that wait at other collectives of the same kind may be among them.
         """
@@ -77,7 +77,10 @@ class WarpMeetings:
         return warps[rows], met[rows]
 
     def left_behind(self, warps: Ints) -> Iterator[tuple[Terminator, Ints]]:
-        """Tell where lanes of ``warps`` wait for others, with these warps: some of the others may have exited."""
+        """Yield the waits at which lanes of ``warps`` wait for others, with these warps.
+
+        Some of the others may have exited.
+        """
         counter = self._counters.counter[warps]
         held = warps[((counter >= HOLD) & (counter < BARRIER)).any(axis=1)]
         for following, end in self._waits.items() if len(held) else ():
@@ -86,7 +89,7 @@ class WarpMeetings:
                 yield end, waiting
 
     def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
-        """Say which lanes wait here or, for a collective, at another one of its kind, and their masks.
+        """Return the lanes that wait here or, for a collective, at another one of its kind, and their masks.
 
         Both are [warps, 32].
         """
@@ -108,7 +111,7 @@ class WarpMeetings:
         return self._interpreter.operand_row(Value(end.detail.members, "u4"), warps)
 
     def _keep_sources(self, warp: int, met: Flags) -> None:
-        """Keep the operands of a warp's lanes that meet at different instructions until each has executed its own."""
+        """Keep the operands of lanes that meet at different instructions until each has executed its own."""
         counter, warps = self._counters.counter[warp], np.array([warp])
         kept: list[NDArray[Any]] = []
         for point in np.unique(counter[met]):
@@ -118,7 +121,7 @@ class WarpMeetings:
         self._machine.meetings.setdefault(warp, []).append(Meeting(met, met.copy(), kept))
 
     def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
-        """Tell the detector that lanes met at a warp barrier, those of one mask after those of another."""
+        """Report to the detector that lanes met at a warp barrier, those of one mask after those of another."""
         while self._machine.detector is not None and met.any():
             rows = np.flatnonzero(met.any(axis=1))
             group = met[rows] & together[rows, met[rows].argmax(axis=1)]
@@ -126,7 +129,7 @@ class WarpMeetings:
             met[rows] &= ~group
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody waits."""
+        """Start a batch, in which nobody waits."""
         self._commits = self._machine.products.commits
 
     def groups_closed(self) -> Iterator[tuple[Terminator, Ints]]:
@@ -142,12 +145,12 @@ class WarpMeetings:
                 yield end, waiting
 
     def committed_by_all(self, end: Terminator, warps: Ints) -> Flags:
-        """Tell which whole warps need not wait for their warpgroups to commit: bool[n]."""
+        """Return which whole warps need not wait for their warpgroups to commit: bool[n]."""
         flags: Flags = self._machine.products.committed_by_all(warps, end.detail.allowed)
         return flags
 
     def wait_for_products(self, end: Terminator, warps: Ints) -> None:
-        """Wait for products of the warpgroups of whole warps, which act now if they have not."""
+        """Wait for products of the warpgroups of whole warps; products that were delayed take effect now."""
         wait: GroupWait = end.detail
         products = self._machine.products
         if end.instruction is not None:
@@ -161,9 +164,9 @@ class WarpMeetings:
                     events.agent_joined(agent, self._machine.warp_ids(np.array([warp])), everybody)
 
     def abandon(self) -> tuple[Terminator, Ints, Flags] | None:
-        """Let lanes that wait for others of their warp in vain go on alone, which is a hazard: nobody can run.
+        """Release lanes that wait in vain for others of their warp, which is a hazard: nobody can run.
 
-        The wait, the warps, and these lanes (bool[n, 32]). None if no lanes wait so.
+        Returns the wait, the warps, and these lanes (bool[n, 32]), or None if there are none.
         """
         held = self._counters.held()
         # Whole warps that wait for their warpgroups are not deserted by lanes of their own.
@@ -200,13 +203,13 @@ class WarpMeetings:
         machine.hazards.add(kind, key, message, instruction)
 
     def _doing(self, counter: int) -> str:
-        """Return what a lane with this counter does, for messages."""
+        """Describe what a lane with this counter does, for messages."""
         waits = counter >= HOLD
         instruction = blame_end(self._waits[counter % HOLD]) if waits else blame(self._blocks[counter])
         return f"{'waits' if waits else 'is'} at {instruction.location} ({instruction.text!r})"
 
     def _report_outside(self, end: Terminator, warps: Ints, masks: Masks, outside: Flags) -> None:
-        """Report a lane that waits at a warp barrier with a mask that does not name it."""
+        """Report a lane that waits at a warp barrier with a mask without that lane."""
         row, lane = (int(x[0]) for x in np.nonzero(outside))
         thread, i = self._machine.geometry.thread_name(int(warps[row]) * LANES + lane), blame_end(end)
         message = f"{self._machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"

@@ -1,4 +1,4 @@
-"""Which of the warps that can run go first."""
+"""The order in which runnable warps run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Thread block clusters of a batch: who is in which cluster, and the barrier of each.
+"""Thread block clusters of a batch: the blocks of each, and its barrier.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: barrier.cluster". A batch holds whole clusters, the
-blocks of one next to each other in the order of their ranks.
+PTX ISA, "Parallel Synchronization and Communication Instructions: barrier.cluster". A batch has whole clusters, with
+the blocks of each next to each other in the order of ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cluster_order(launch: Launch) -> Ints:
 class ClusterBarrier:
     """The barriers of a batch's clusters. A thread waits for the generation in which it arrived.
 
-    ``live`` (bool[threads of the batch], the machine's) says who exists and has not returned.
+    ``live`` (bool[threads of the batch], the machine's) has the threads that exist and have not returned.
     """
 
     def __init__(self, geometry: Geometry, size: int, live: Flags) -> None:
@@ -42,13 +42,13 @@ class ClusterBarrier:
         self._generation = np.zeros(geometry.blocks // size, np.int64)
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody has arrived."""
+        """Start a batch, in which nobody has arrived."""
         self._arrived[...] = False
         self._joined.fill(-1)
         self._generation.fill(0)
 
     def arrive(self, columns: Ints) -> int | None:
-        """Arrive for these threads; return one of them that had arrived already, if any."""
+        """Record the arrival of these threads; return one of them that had arrived already, or None."""
         twice = columns[self._joined[columns] >= 0]
         self._arrived[columns] = True
         self._joined[columns] = self._generation[self._cluster[columns]]
@@ -56,7 +56,7 @@ class ClusterBarrier:
         return int(twice[0]) if len(twice) else None
 
     def complete(self, clusters: Ints) -> None:
-        """Open the barriers of those ``clusters`` of which all live threads have arrived."""
+        """Open the barriers of those ``clusters`` whose live threads have all arrived."""
         for cluster in clusters:
             members = self._cluster == cluster
             if self._arrived[members].any() and not (self._live & ~self._arrived & members).any():
@@ -65,14 +65,14 @@ class ClusterBarrier:
                 self.completions += 1
 
     def past(self, columns: Ints) -> Flags:
-        """Say which of these threads need not wait; one that never arrived waits for ever."""
+        """Return which of these threads need not wait; one that never arrived waits for ever."""
         joined = self._joined[columns]
         return (joined >= 0) & (joined < self._generation[self._cluster[columns]])
 
     def waited(self, columns: Ints) -> None:
-        """Let threads that have waited arrive again."""
+        """Allow threads that have waited to arrive again."""
         self._joined[columns] = -1
 
     def exited(self, columns: Ints) -> None:
-        """Wait no longer for threads that have returned."""
+        """Stop waiting for threads that have returned."""
         self.complete(np.unique(self._cluster[columns]))

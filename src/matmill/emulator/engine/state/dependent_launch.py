@@ -1,7 +1,7 @@
 """Programmatic dependent launch (PDL): a grid may start while the one before it on the stream still runs.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". The emulator runs launches one after
-another, so a forgotten wait gives the right numbers here, and nearly always on a GPU. This module reports it.
+another, so a missing wait gives the right results here, and nearly always on a GPU. This module reports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matmill.launch import HOPPER, Launch
 
 
 def is_dependent(launch: Launch, module: Module) -> bool:
-    """Tell whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
+    """Tell whether ``launch`` must wait for the grid before it, on the GPUs that ``module`` is compiled for."""
     return launch.pdl and module.capability >= HOPPER
 
 
@@ -25,9 +25,9 @@ Ints = NDArray[np.int64]
 
 
 class GridWaits:
-    """Whether any thread of a launch has executed ``griddepcontrol.wait``.
+    """Records whether any thread of a launch has executed ``griddepcontrol.wait``.
 
-    One suffices for launches behind it: the grid does not end before that thread does.
+    One thread is enough for later launches: the grid does not end before that thread does.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class GridWaits:
 
 
 class GridDependency:
-    """Which threads of a batch have executed ``griddepcontrol.wait``; ``left`` is how many have not."""
+    """The threads of a batch that have executed ``griddepcontrol.wait``; ``left`` counts those that have not."""
 
     def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog, waits: GridWaits) -> None:
         self.left = 0
@@ -43,28 +43,28 @@ class GridDependency:
         self._waited = np.zeros(geometry.columns, np.bool_)
 
     def begin(self) -> None:
-        """Take up a batch, of which nobody has waited."""
+        """Start a batch, in which nobody has waited."""
         np.logical_not(self._geometry.exists, out=self._waited)
         self.left = int(self._geometry.exists.sum())
 
     def wait(self, lanes: Lanes, active: Mask) -> None:
-        """Record that the ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
+        """Record that the ``active`` lanes (bool[warps, 32]) of ``lanes`` have waited."""
         self._waited[lanes.columns[active.reshape(-1)]] = True
         self.left = int((~self._waited).sum())
         self._waits.anybody = self._waits.anybody or bool(active.any())
 
     def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
-        """Return the first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
+        """Return the first of the ``active`` lanes (bool[lanes]) that has not waited, or None."""
         positions = np.flatnonzero(active & ~self._waited[lanes.columns])
         return int(positions[0]) if len(positions) else None
 
     def unmet(self, columns: Ints) -> int | None:
-        """Return the first of some threads of the batch that has not waited, if any."""
+        """Return the first of some threads of the batch that has not waited, or None."""
         result = columns[~self._waited[columns]]
         return int(result[0]) if len(result) else None
 
     def add(self, where: int, thread: str, did: str, instruction: Instruction) -> None:
-        """Keep the hazard of a ``thread`` that did something in global memory before it waited."""
+        """Report a ``thread`` that accessed global memory before it waited; ``did`` describes the access."""
         message = (
             f"{self._launch.kernel}: {thread} {did} before griddepcontrol.wait, while the launch before "
             f"this dependent one may still work there, in {instruction.text!r}"
@@ -73,7 +73,7 @@ class GridDependency:
 
 
 def never_waited(launch: Launch, last: Instruction, hazards: HazardLog) -> None:
-    """Keep the hazard of a dependent launch of which no thread has waited."""
+    """Report a dependent launch in which no thread has waited."""
     message = (
         f"{launch.kernel}: no thread executes griddepcontrol.wait: the launch behind this dependent one may start "
         "while the one before still runs"

@@ -1,4 +1,4 @@
-"""A launch made ready to run: checked against its entry, parameters as bytes, module variables at addresses."""
+"""A launch prepared to run: checked against its entry, with parameters as bytes and module variables at addresses."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ from matmill.launch import STATIC_SHARED, Launch, Struct, in_memory, shared_per_
 from matmill.tensor_map import encode
 
 _MAX_THREADS = 1024
-# With the attribute for non-portable sizes; 8 without (CUDA C++ programming guide, "Thread Block Clusters").
+# With the attribute for non-portable sizes; otherwise 8 (CUDA C++ programming guide, "Thread Block Clusters").
 _MAX_CLUSTER = 16
 
 
-# What the driver allows printf by default; what is more is lost.
+# Bytes of printf's default buffer; the driver drops further output.
 _PRINT_BUFFER = 1 << 20
 
 
 class Printed:
-    """The output of printf, in the order of its execution."""
+    """The output of printf, in the order of execution."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.size = 0
 
     def add(self, text: str) -> None:
-        """Append what one thread prints."""
+        """Append one thread's output."""
         if self.size < _PRINT_BUFFER:
             self.parts.append(text)
             self.size += len(text)
 
 
-#: Whether the source has a barrier (second) inside of a branch (first), each given by its line and its callers'.
+#: Tells whether the source has a barrier (second) inside a branch (first), each given by its line and its callers'
+#: lines.
 Diverges: TypeAlias = Callable[[Sequence[str], Sequence[str]], bool | None]
 
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """One launch made ready to run: what its batches of thread blocks share.
+    """A prepared launch: the data that its batches of thread blocks share.
 
-    ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
+    ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
-    ``diverges`` and ``own_waits`` as for ``run``.
-    ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
+    ``diverges`` and ``own_waits`` are as for ``run``. ``workspace`` is the address of the memory with which a
+    cooperative launch synchronizes its grid, 0 in other launches.
     """
 
     program: Program
@@ -76,7 +77,7 @@ class LaunchContext:
 
 
 def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
-    """Check that the driver of a GPU of this compute capability would take the launch."""
+    """Check that the driver would accept the launch on a GPU of this compute capability."""
     entry = program.entry
     why = why_not_shape(
         launch.grid,
@@ -106,7 +107,7 @@ def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) 
 
 
 def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> None:
-    """Check that clusters divide the grid and are no larger than the hardware's and the compiled ones."""
+    """Check that clusters divide the grid and do not exceed the limits of the hardware and of the compiled kernel."""
     divides = all(side > 0 and not blocks % side for side, blocks in zip(launch.cluster, launch.grid, strict=True))
     if not divides or math.prod(launch.cluster) > _MAX_CLUSTER or launch.cluster != (required or launch.cluster):
         raise ArgumentError(
@@ -122,7 +123,7 @@ def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> Non
 def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
     """Return the parameters of a launch, each argument at its offset: uint8[a multiple of 16].
 
-    Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
+    Raises ``ArgumentError`` for an argument whose size (or, for a struct, alignment) differs from its parameter's.
     """
     block = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):

@@ -1,6 +1,6 @@
 """The state of one batch of thread blocks: register files, memory, counts and hazards.
 
-What changes it is above: bound instructions (``site``), the order of warps (``scheduler``).
+Bound instructions (``bind``) and the scheduler (``schedule``) change it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from matmill.emulator.races.async_units.async_events import AsyncEvents
 from matmill.emulator.report.hazards import HazardLog
 
 _DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}
-# What shared memory holds before anything is stored there: as float32 a NaN, so that a forgotten store shows.
+# The initial contents of shared memory: NaN as float32, which exposes a missing store.
 _POISON = 0xFF
 
 
@@ -85,7 +85,7 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
-        # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
+        # The threads that exist and have not exited: bool[warps, 32]. The scheduler updates it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.meetings: dict[int, list[Meeting]] = {}
         self.swizzles = SwizzleMarks(stride * blocks)
@@ -118,7 +118,7 @@ class Machine:
         )
 
     def begin(self, block_ids: NDArray[np.int64]) -> None:
-        """Take up a batch: the numbers of its blocks in the grid."""
+        """Start a batch: ``block_ids`` are the numbers of its blocks in the grid."""
         self.geometry.block_ids = block_ids
         self.shared.words[1].fill(_POISON)
         self.written.fill(0)
@@ -144,7 +144,7 @@ class Machine:
         return self.symbols[variable]
 
     def region_at(self, space: str, address: int) -> tuple[Region | None, int]:
-        """Return the region that holds an address of a state space, and the address in the region's own terms."""
+        """Return the region that contains an address of a state space, and the address in that region's terms."""
         if space == "generic" and address >= SHARED_WINDOW:
             space, window = window_of(address)
             address -= window
@@ -168,33 +168,34 @@ class Machine:
         return self._regions[key]
 
     def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return shared addresses of the own block, generic or not, as offsets in its window."""
+        """Return shared addresses in the own block, generic or not, as offsets in its window."""
         return addresses & (SHARED_WINDOW - 1)
 
     def shared_targets(
         self, addresses: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of the batch and the offset in its window that threads name by shared addresses.
+        """Return the block of the batch and the offset in its window of threads' shared addresses.
 
-        ``addresses`` may be generic or not, and of another block of the cluster. The block is -1 where there is none.
+        ``addresses`` may be generic or not, and may belong to another block of the cluster. The block is -1 for an
+        address outside.
         """
         return shared_targets(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
 
     def warp_ids(self, warps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return warps of the batch by their numbers in the launch."""
+        """Convert warps of the batch to their numbers in the launch."""
         geometry = self.geometry
         ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
         return np.asarray(ids, np.int64)
 
     def threads(self, columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return threads of the batch as warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
+        """Convert threads of the batch to warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
         warps, rows = np.unique(columns // LANES, return_inverse=True)
         lanes = np.zeros((len(warps), LANES), np.bool_)
         lanes[rows, columns % LANES] = True
         return self.warp_ids(warps), lanes
 
     def in_grid(self, key: Key) -> Key:
-        """Return an mbarrier by the number of its block in the grid."""
+        """Return the key of an mbarrier with the number of its block in the grid."""
         return int(self.geometry.block_ids[key[0]]), key[1]
 
     def _phase_done(self, key: Key) -> None:
@@ -202,7 +203,7 @@ class Machine:
             self.events.phase_done(self.in_grid(key))
 
     def describe(self, space: str, address: int) -> str:
-        """Return an address for messages."""
+        """Describe an address for messages."""
         if space == "generic" and address >= SHARED_WINDOW:
             space, window = window_of(address)
             address -= window

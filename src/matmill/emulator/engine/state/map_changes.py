@@ -1,10 +1,10 @@
-"""Which tensor maps a kernel has changed since they were last fenced."""
+"""The tensor maps that a kernel has changed since they were last fenced."""
 
 from __future__ import annotations
 
 
 class MapChanges:
-    """The tensor maps of a launch by generic address: what TMA has read there, and who has changed it since."""
+    """The tensor maps of a launch by generic address: the bytes that TMA has read there, and who changed them since."""
 
     def __init__(self) -> None:
         self._seen: dict[int, bytes] = {}
@@ -15,12 +15,15 @@ class MapChanges:
         self._changed[address] = by
 
     def acquire(self, address: int) -> None:
-        """Execute ``fence.proxy.tensormap::generic.acquire``: what is there now is what TMA reads next."""
+        """Execute ``fence.proxy.tensormap::generic.acquire``: TMA's next read sees the present bytes."""
         self._seen.pop(address, None)
         self._changed.pop(address, None)
 
     def changed(self, address: int, data: bytes) -> str | None:
-        """Say who has changed the map at ``address``, whose bytes are ``data``, since it was fenced or first read."""
+        """Return who has changed the map at ``address`` since it was fenced or first read, or None.
+
+        ``data`` are its present bytes.
+        """
         seen = self._seen.setdefault(address, data)
         if address in self._changed:
             return self._changed[address]

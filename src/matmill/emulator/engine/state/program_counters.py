@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 class ProgramCounters:
-    """Where each lane of a batch is (``counter``, int64[warps, 32]), and what is derived from it for each warp.
+    """The position of each lane of a batch (``counter``, int64[warps, 32]), and summaries for each warp.
 
     ``first`` (int64[warps]) is the lowest counter of a warp's lanes. ``whole`` (bool[warps]) says whether all of them
     have the same one.
@@ -34,22 +34,22 @@ class ProgramCounters:
         self.whole = np.ones(warps, np.bool_)
 
     def begin(self, live: Flags) -> None:
-        """Put the ``live`` lanes (bool[warps, 32]) at the first block of code; the others have exited."""
+        """Set the ``live`` lanes (bool[warps, 32]) to the first block of code; the others have exited."""
         self.put(np.arange(len(live)), np.where(live, 0, DONE))
 
     def put(self, warps: Ints, counter: Ints) -> None:
-        """Give all lanes of some warps new counters (int64[n, 32])."""
+        """Set the counters of all lanes of some warps (int64[n, 32])."""
         self.counter[warps] = counter
         self.first[warps] = counter.min(axis=1)
         self.whole[warps] = (counter == counter[:, :1]).all(axis=1)
 
     def put_slice(self, first: int, last: int, block: int) -> None:
-        """Put whole warps from ``first`` to ``last`` (not included) at a block of code together."""
+        """Set all lanes of the warps from ``first`` to ``last`` (exclusive) to a block of code."""
         self.counter[first:last] = block
         self.first[first:last] = block
 
     def send(self, warps: Ints, lanes: Flags, counter: int) -> None:
-        """Give some ``lanes`` (bool[n, 32]) of ``warps`` one new counter."""
+        """Set the counters of some ``lanes`` (bool[n, 32]) of ``warps`` to one value."""
         counters = self.counter[warps]
         counters[lanes] = counter
         self.put(warps, counters)
@@ -61,13 +61,13 @@ class ProgramCounters:
         self.put(warps, counters)
 
     def can_run(self) -> Flags:
-        """Return the warps of which some lanes are neither waiting nor done: bool[warps]."""
+        """Return the warps with lanes that are neither waiting nor done: bool[warps]."""
         return self.first < POLL
 
     def alone(self, first: int, last: int) -> bool:
-        """Tell whether no warps but those from ``first`` to ``last`` (not included) can run."""
+        """Tell whether only the warps from ``first`` to ``last`` (exclusive) can run."""
         return bool((self.first[:first] >= POLL).all() and (self.first[last:] >= POLL).all())
 
     def held(self) -> Ints:
-        """Return the warps of which all lanes wait, and some for lanes of their warp."""
+        """Return the warps whose lanes all wait, some of them for lanes of their warp."""
         return np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))

@@ -1,7 +1,8 @@
-"""The registers of a block that its warpgroups give back and take: setmaxnreg.
+"""The registers of a block that its warpgroups release and request: setmaxnreg.
 
-PTX ISA, "Miscellaneous Instructions: setmaxnreg". Increases wait until the block's pool has enough. Here they never
-wait: what all warps of a block hold in the end must fit into what the launch gave the block.
+PTX ISA, "Miscellaneous Instructions: setmaxnreg". On a GPU an increase waits until the block's pool has enough
+registers. Here it never waits: at the end, all warps of a block together may hold no more than the launch gave the
+block.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from matmill.emulator.report.hazards import KernelFault, fault
 
 
 class RegisterPool:
-    """Registers per thread of the warps of one batch; ``at_launch`` is 0 where the kernel's PTX does not fix them."""
+    """Registers per thread of the warps of one batch; ``at_launch`` is 0 if the kernel's PTX does not fix them."""
 
     def __init__(self, geometry: Geometry, kernel: str, at_launch: int) -> None:
         self._geometry, self._kernel, self._at_launch = geometry, kernel, at_launch
@@ -24,7 +25,7 @@ class RegisterPool:
         self._raised: dict[int, Instruction] = {}
 
     def change(self, warps: NDArray[np.int64], i: Instruction, count: int, *, grows: bool) -> None:
-        """Let ``warps`` hold ``count`` registers per thread.
+        """Set the registers per thread of ``warps`` to ``count``.
 
         Raises ``KernelFault`` for an increase to fewer than they hold, or a decrease to more.
         """
@@ -38,7 +39,7 @@ class RegisterPool:
             self._raised.update(dict.fromkeys(warps.tolist(), i))
 
     def finish(self) -> None:
-        """Raise where a block's warps hold more than the launch gave, so one waits for ever: the batch has ended."""
+        """Raise if a block's warps hold more than the launch gave, so that one waits for ever: the batch has ended."""
         if self._at_launch and self._raised:
             geometry = self._geometry
             held = self._held.reshape(geometry.warps, geometry.blocks).sum(axis=0)

@@ -19,7 +19,8 @@ _SHARED_UNIT = 128
 def special_row(name: str, geometry: Geometry, launch: Launch, program: Program, workspace: int) -> Row | int:
     """Return the values of a special register for all lanes of a batch, or the one value that they share.
 
-    ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
+    ``workspace`` is the address of the memory with which a cooperative launch synchronizes its grid, 0 in other
+    launches.
     """
     base, _, axis = name.partition(".")
     n = "xyz".find(axis) if axis else 0
@@ -51,7 +52,7 @@ def special_row(name: str, geometry: Geometry, launch: Launch, program: Program,
         "%cluster_nctaid": cluster[n],
         "%cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
         "%is_explicit_cluster": int(cluster != (1, 1, 1)),
-        # Where cooperative_groups looks for the workspace (details/driver_abi.h).
+        # cooperative_groups looks for the workspace here (details/driver_abi.h).
         "%envreg1": workspace >> 32,
         "%envreg2": workspace & 0xFFFFFFFF,
         "%dynamic_smem_size": launch.dynamic_shared,

@@ -1,4 +1,4 @@
-"""How TMA has swizzled what it wrote to shared memory, for comparison with the descriptors by which wgmma reads it."""
+"""TMA's swizzle of each chunk of shared memory that it wrote, to compare with wgmma's descriptors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CHUNK = 16
 
 
 class SwizzleMarks:
-    """The last bulk load into each 16-byte chunk of a batch's shared memory that nothing has overwritten since.
+    """The last bulk load into each 16-byte chunk of a batch's shared memory that has not been overwritten.
 
-    It is kept as the number of a pair: the load's instruction and its swizzle; 0 where there is none.
+    It is kept as the number of a pair, the load's instruction and its swizzle; 0 means none.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -24,11 +24,11 @@ class SwizzleMarks:
 
     @property
     def used(self) -> bool:
-        """Whether any load has written anything."""
+        """True if any load has written anything."""
         return self._marks is not None
 
     def begin(self) -> None:
-        """Take up a batch, of which nothing is loaded."""
+        """Start a batch, without loads."""
         if self._marks is not None:
             self._marks.fill(0)
 
@@ -42,12 +42,15 @@ class SwizzleMarks:
         self._marks[chunks] = self._loads.index(load)
 
     def overwrite(self, index: Ints) -> None:
-        """Unmark bytes that threads have stored at."""
+        """Remove the marks of bytes that threads store to."""
         if self._marks is not None:
             self._marks[index // _CHUNK] = 0
 
     def differs(self, chunks: Ints, swizzle: int) -> tuple[int, Instruction, int] | None:
-        """Give one of some chunks that a load wrote with another swizzle: which of them, the load, and its swizzle."""
+        """Return one of some chunks that a load wrote with another swizzle: its index, the load, its swizzle.
+
+        None if none.
+        """
         if self._marks is None:
             return None
         marks = self._marks[chunks]

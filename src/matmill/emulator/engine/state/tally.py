@@ -1,4 +1,4 @@
-"""Counting while a kernel runs: plain integers in lists, made into :class:`Counters` at the end."""
+"""Counts while a kernel runs: plain integers in lists, converted to :class:`Counters` at the end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tally:
         self.worst: Conflict | None = None
 
     def guarded(self, name: str, flops: int, guard: NDArray[np.bool_], lanes: Lanes) -> None:
-        """Count an instruction of ``flops`` per lane under a guard: the active threads for which it holds."""
+        """Count an instruction of ``flops`` per lane for the active threads for which its guard holds."""
         threads = int(np.count_nonzero(guard if lanes.active is None else guard & lanes.active))
         self._guarded[name] += threads
         self._guarded_flops += threads * flops
@@ -70,7 +70,7 @@ class Tally:
         return self._traffic.setdefault((where, space, kind), [0, 0, 0, 0])
 
     def requests(self, where: int, kind: str, count: int) -> None:
-        """Count what an instruction does to shared memory that has no width."""
+        """Count requests of an instruction to shared memory that have no width."""
         self.traffic(where, "shared", kind)[0] += count
 
     def atomics(self, where: int, threads: int) -> None:
@@ -78,7 +78,7 @@ class Tally:
         self._atomics[where] = self._atomics.get(where, 0) + threads
 
     def conflict(self, other: Conflict) -> None:
-        """Keep the access with the most conflicts."""
+        """Keep the access with more conflicts."""
         if self.worst is None or other.wavefronts - other.ideal > self.worst.wavefronts - self.worst.ideal:
             self.worst = other
 
@@ -99,7 +99,7 @@ class Tally:
             self.conflict(other.worst)
 
     def by_line(self) -> dict[str, LineCounts]:
-        """Return counts per source line."""
+        """Return the counts by source line."""
         lines: dict[str, dict[str, int]] = {}
 
         def line(where: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The module's ``__device__`` and ``__constant__`` variables: their addresses, and what the host stores in them."""
+"""The module's ``__device__`` and ``__constant__`` variables: their addresses, and the values that the host stores."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Symbols = Mapping[str, NDArray[Any]]
 def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) -> dict[Variable, int]:
     """Allocate the module's global and constant variables, with their initial values, and its functions.
 
-    The bytes of ``symbols``, arrays by the variables' names in C++ or PTX, replace the first bytes of theirs.
-
+    ``symbols`` are arrays by the variables' names in C++ or PTX; their bytes replace the first bytes of the variables.
     Raises ``ArgumentError`` for a name that is not a variable's, and for an array larger than its variable.
     """
     addresses: dict[Variable, int] = {}
@@ -50,7 +49,7 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
 
 
 def read_back(module: Module, space: AddressSpace, addresses: Mapping[Variable, int], symbols: Symbols) -> None:
-    """Store what a launch left in the variables of ``symbols`` into those arrays that are writable."""
+    """Copy the final values of the variables in ``symbols`` to those arrays that are writable."""
     for name, array in symbols.items():
         region = space.find(addresses[_named(name, module)])
         if region is not None and array.flags.writeable:
@@ -67,7 +66,7 @@ def _variables(module: Module) -> Iterator[Variable]:
 def _named(name: str, module: Module) -> Variable:
     """Return the variable of a name.
 
-    The namespaces around it need not be given, which are the compiler's own for a static.
+    Namespaces may be omitted; for a static variable the compiler adds its own.
     """
     known = list(_variables(module))
     matches = [v for v in known if name in {v.name, v.spelled}] or [v for v in known if v.spelled.endswith(f"::{name}")]

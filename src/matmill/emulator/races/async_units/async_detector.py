@@ -1,6 +1,6 @@
 """Race detection for programs with mbarriers, clusters and asynchronous units.
 
-``AsyncDetector`` finds what ``RaceDetector`` finds, and the races of bulk copies and wgmma, which access shared memory
+``AsyncDetector`` detects the races of ``RaceDetector``, and those of bulk copies and wgmma, which access shared memory
 in the *async proxy*. Order comes from barriers of all kinds, warp barriers, releases and acquires, and from
 
 - mbarriers: what threads did before they arrived in a phase happens before what threads do that have waited for it,
@@ -9,16 +9,16 @@ in the *async proxy*. Order comes from barriers of all kinds, warp barriers, rel
 - cluster barriers;
 - an operation's issue, and the waits for bulk groups and wgmma groups.
 
-A generic write must besides be made visible to an asynchronous access by its own thread's fence.proxy.async, before the
-synchronization that orders the two. Else it is reported as "missing-proxy-fence". The other way a wait is enough, and
-an asynchronous write may follow a generic read without any fence.
+For a generic write before an asynchronous access, its own thread must also execute fence.proxy.async before the
+synchronization that orders the two, or the pair is reported as "missing-proxy-fence". For an asynchronous access before
+a generic one a wait is enough, and an asynchronous write may follow a generic read without any fence.
 
-Shared memory is checked lane by lane with ``thread_clocks``. Global memory is checked as by ``RaceDetector``, to whose
-order mbarriers and cluster barriers are added (``release_order``). Asynchronous accesses to global memory are those of
-the issuing thread when it issues them, so a missing wait for such a write is not found.
+Shared memory is checked lane by lane with ``thread_clocks``. Global memory is checked as in ``RaceDetector``, with
+mbarriers and cluster barriers added to the order (``release_order``). Asynchronous accesses to global memory count as
+accesses of the issuing thread at issue, so that a missing wait for such a write is not detected.
 
-A ``.cluster`` scope counts as ``.gpu`` in a launch with clusters: that it is too narrow for blocks of two clusters is
-not found.
+A ``.cluster`` scope counts as ``.gpu`` in a launch with clusters, so that a scope too narrow for blocks of two clusters
+is not detected.
 
 Other blocks of the cluster may access a block's shared memory only until its last thread ends: ``remote_accesses``.
 """
@@ -53,10 +53,10 @@ _NOTHING: Vectors = np.empty((2, 0), np.int32)
 
 @dataclass
 class _Phases:
-    """What a barrier's open phase holds so far, and what the last completed one held.
+    """The releases into a barrier's open phase so far, and those of the last completed phase.
 
-    ``log`` has the same for the order of global memory, ``length`` how much of it the completed phase had. ``start`` is
-    who initialised the barrier, and the clock then.
+    ``log`` has the same for the order of global memory, of which ``length`` entries belong to completed phases.
+    ``start`` are the threads that initialised the barrier, and their clock then.
     """
 
     opened: Vectors = field(default_factory=lambda: _NOTHING)
@@ -71,7 +71,7 @@ class _Phases:
 
 
 class AsyncDetector(RaceDetector):
-    """A race detector that is told of asynchronous units too (``AsyncEvents``).
+    """A race detector with events of asynchronous units (``AsyncEvents``).
 
     ``clusters`` (int64[n, blocks of a cluster]) are the blocks of the launch, by cluster and rank.
     """
@@ -93,7 +93,7 @@ class AsyncDetector(RaceDetector):
     def _shared_space(self, general: Flags) -> SharedSpace:
         return SharedSpace(self._threads, self._reports, np.ones_like(general), ordered=True)
 
-    # What RaceDetector is told
+    # Events of RaceDetector
 
     def access(
         self,
@@ -133,7 +133,7 @@ class AsyncDetector(RaceDetector):
         super().fence(warps, lanes, ordering)
 
     def _in_cluster(self, ordering: Ordering) -> Ordering:
-        """Return a scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
+        """Return the scope that counts: ``.cluster`` becomes the whole GPU if a cluster has several blocks."""
         return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
     def barrier(self, warps: Ints) -> None:
@@ -158,7 +158,7 @@ class AsyncDetector(RaceDetector):
         super().warp_barrier(warps, lanes)
 
     def release(self, blocks: Ints) -> None:
-        """Free what is kept of ``blocks`` (int64[b]), whole clusters that have ended."""
+        """Free the data of ``blocks`` (int64[b]), whole clusters that have ended."""
         super().release(blocks)
         self._threads.release(blocks)
         self._remote.release(blocks)
@@ -174,13 +174,13 @@ class AsyncDetector(RaceDetector):
     # mbarriers
 
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """Begin a barrier by an instruction of these threads; nothing has been released into it."""
+        """Initialise a barrier by an instruction of these threads; nothing has been released into it."""
         first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
         self._barriers[barrier] = _Phases(start=(first, int(self._clocks.now[warps[-1]])))
         self._clocks.now[warps] += 1
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """Release what threads know into the barrier's open phase, by an instruction."""
+        """Release the clocks of threads into the barrier's open phase, by an instruction."""
         owner = np.full(len(warps), barrier[0])
         if (warps // self._warps_per_block != owner).any():
             offsets = np.full(lanes.shape, barrier[1])
@@ -190,17 +190,20 @@ class AsyncDetector(RaceDetector):
         self._release_into(phases, warps, lanes)
 
     def phase_done(self, barrier: Name) -> None:
-        """Complete the open phase: what it holds is what a wait for it acquires."""
+        """Complete the open phase: a wait for it acquires its releases."""
         self._phases(barrier).complete()
 
     def passed(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
-        """Acquire by a wait of these threads for the last completed phase that was true, in ``where``."""
+        """Acquire the last completed phase by a successful wait of these threads, at ``where``."""
         phases = self._phases(barrier)
         self._check_start(phases, barrier, warps, lanes, Party(0, where, _WAIT))
         self._acquire(phases.done, phases.log, phases.length, warps, lanes)
 
     def _phases(self, barrier: Name) -> _Phases:
-        """Return a barrier's phases; one that was never initialised has been reported, and is treated as if it were."""
+        """Return a barrier's phases.
+
+        An uninitialised barrier has been reported, and is treated as initialised.
+        """
         return self._barriers.setdefault(barrier, _Phases())
 
     def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
@@ -243,7 +246,7 @@ class AsyncDetector(RaceDetector):
             self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
-        """Group threads by cluster and generation of its barrier."""
+        """Group threads by cluster and by the generation of its barrier."""
         result = []
         cluster = self._threads.cluster_of_block[warps // self._warps_per_block]
         generation = np.where(lanes, self._generation[warps], -1)
@@ -264,7 +267,7 @@ class AsyncDetector(RaceDetector):
         self._clocks.now[warps] += 1
 
     def issue(self, warp: int, lanes: Flags) -> int:
-        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""
         agent = self._threads.issue(warp, lanes)
         self._clocks.now[warp] += 1
         return agent
@@ -283,7 +286,7 @@ class AsyncDetector(RaceDetector):
         self._shared.by_agent(entries, block, width)
 
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
-        """Complete an agent, issued by an instruction, which releases that into the barrier's open phase."""
+        """Complete an agent, issued by an instruction, and release that into the barrier's open phase."""
         phases = self._phases(barrier)
         if phases.start is not None and not self._threads.agent_knows(agent, phases.start[0].thread, phases.start[1]):
             user = Party(self._threads.issuer_of(agent), where, _COMPLETION)
@@ -291,12 +294,12 @@ class AsyncDetector(RaceDetector):
         phases.opened = joined(phases.opened, self._threads.finished(agent))
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Flags) -> None:
-        """Join an agent that threads have waited for, or its reads alone.
+        """Join an agent that threads have waited for (it may only have been a wait for its reads).
 
-        Those of shared memory are all it has then.
+        At that point its accesses to shared memory are all it has.
         """
         self._threads.acquire(self._threads.finished(agent), warps, lanes)
 
     def exited(self, block: int, where: int) -> None:
-        """End the last thread of a block at an instruction."""
+        """Record that the last thread of a block ends at an instruction."""
         self._remote.exited(block, where)

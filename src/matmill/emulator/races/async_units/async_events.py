@@ -1,7 +1,7 @@
-"""What the engine tells a race detector of threads and asynchronous units that meet at mbarriers and cluster barriers.
+"""The events of threads and asynchronous units that meet at mbarriers and cluster barriers, as the engine reports them.
 
-Threads are given as warps, numbered through the launch (int64[n]), and their lanes (bool[n, 32]). A barrier is named by
-the number of its block in the grid and its byte offset in that block's shared memory.
+Threads are warps, numbered through the launch (int64[n]), with their lanes (bool[n, 32]). A barrier's key is the number
+of its block in the grid and its byte offset in that block's shared memory.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ Lanes = NDArray[np.bool_]
 
 
 class AsyncEvents(Protocol):
-    """A race detector that knows asynchronous units. An agent is one operation of theirs, from issue to end."""
+    """A race detector for asynchronous units. An agent is one of their operations, from issue to end."""
 
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """Begin a barrier by the instruction ``where`` of these threads; nothing has been released into it."""
+        """Initialise a barrier by the instruction ``where`` of these threads; nothing has been released into it."""
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """Release what threads know into the barrier's open phase, by the instruction ``where``."""
+        """Release the clocks of threads into the barrier's open phase, by the instruction ``where``."""
 
     def phase_done(self, barrier: Name) -> None:
-        """Complete the open phase: what it holds is what a wait for it acquires."""
+        """Complete the open phase: a wait for it acquires its releases."""
 
     def passed(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
-        """Acquire by a wait of these threads for the last completed phase that was true, in ``where``."""
+        """Acquire the last completed phase by a successful wait of these threads, at ``where``."""
 
     def issue(self, warp: int, lanes: Lanes) -> int:
-        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""
 
     def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
         """Record an agent's ``kind`` ("read" or "write") of ``width`` bytes at offsets of a block's shared memory."""
 
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
-        """Complete an agent, issued by the instruction ``where``, which releases that into the barrier's open phase."""
+        """Complete an agent, issued by the instruction ``where``, and release that into the barrier's open phase."""
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Lanes) -> None:
-        """Join an agent that threads have waited for, or its reads alone."""
+        """Join an agent that threads have waited for (it may only have been a wait for its reads)."""
 
     def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
         """Record ``fence.proxy.async`` by these threads."""
@@ -53,4 +53,4 @@ class AsyncEvents(Protocol):
         """Record that ``barrier.cluster.wait`` by these threads has ended."""
 
     def exited(self, block: int, where: int) -> None:
-        """End the last thread of a block at an instruction."""
+        """Record that the last thread of a block ends at an instruction."""

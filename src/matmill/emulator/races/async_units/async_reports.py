@@ -1,4 +1,4 @@
-"""Races in which asynchronous units take part, as the user sees them: an agent is the thread that started it."""
+"""Reports of races with asynchronous units, in which an agent appears as the thread that started it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class AsyncReports(Reports):
         self._clocks = threads
 
     def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
-        """Report a race with a remembered access; between threads and agents one of order or of visibility."""
+        """Report a race with a remembered access.
+
+        Between threads and agents it may be one of order or of visibility.
+        """
         then, kind = self.party(second, i), RACE
         if first.actor // LANES >= self._clocks.warps:
             issuer = self._clocks.issuer(first.actor, first.key & CLOCK_MASK)
@@ -44,12 +47,12 @@ class AsyncReports(Reports):
         self.keep(kind, second.space, int(second.addresses[i]), one, then)
 
     def _known(self, first: Remembered, moment: Moment) -> bool:
-        """Tell whether a remembered access happens before a moment, visible to it or not."""
+        """Tell whether a remembered access happens before a moment, visible or not."""
         left = self._clocks.conflicting(READ, np.array([first.key]), LANE_BITS[first.lane : first.lane + 1], moment)
         return not left.any()
 
     def party(self, access: Access, i: int) -> Party:
-        """Say who made entry ``i`` of an access: for an agent the thread that started it."""
+        """Return the thread of entry ``i`` of an access; for an agent it is the thread that started it."""
         party = super().party(access, i)
         if party.thread // LANES < self._clocks.warps:
             return party

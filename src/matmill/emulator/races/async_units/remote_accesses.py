@@ -1,4 +1,4 @@
-"""Accesses to the shared memory of other blocks of a cluster: it lasts until the last thread of its block ends.
+"""Accesses to the shared memory of other blocks of a cluster, which exists until the last thread of its block ends.
 
 PTX ISA, "Shared State Space": the block that owns the memory must not have exited. So each such access must happen
 before the end of some thread of the block.
@@ -23,7 +23,7 @@ class RemoteAccesses:
     def __init__(self, clocks: ThreadClocks, reports: Reports) -> None:
         self._clocks = clocks
         self._reports = reports
-        # By block, instruction and actor (its column in vectors): its clock, an address and who it was.
+        # By block, instruction and actor (its column in vectors): the clock, an address and the actor as a ``Party``.
         self._last: dict[int, dict[tuple[int, int], tuple[int, int, Party]]] = {}
         self._gone: dict[int, Party] = {}
 
@@ -46,7 +46,7 @@ class RemoteAccesses:
         self._last.setdefault(owner, {})[party.where, column] = clock, address, party
 
     def exited(self, block: int, where: int) -> None:
-        """End the last thread of a block: what others did to its memory must have come before."""
+        """Report accesses of others to a block's memory that do not happen before its last thread ends."""
         end = self._gone[block] = Party(block * self._clocks.warps_per_block * LANES, where, _EXIT)
         accesses = self._last.pop(block, {})
         if accesses:
@@ -56,7 +56,7 @@ class RemoteAccesses:
                     self._reports.keep(CLUSTER, "shared", address, party, end)
 
     def release(self, blocks: Ints) -> None:
-        """Forget blocks whose clusters have ended."""
+        """Drop blocks whose clusters have ended."""
         for block in np.asarray(blocks).tolist():
             self._last.pop(block, None)
             self._gone.pop(block, None)

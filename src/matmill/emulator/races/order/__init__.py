@@ -1,1 +1,1 @@
-"""Who happens before whom: clocks of warps, threads and units, releases and acquires; and how a race is told."""
+"""The happens-before order: clocks of warps, threads and units, releases and acquires; and the reports of races."""

@@ -1,17 +1,17 @@
-"""Vector clocks over warps, and over the lanes of a warp: who happens before whom inside a block.
+"""Vector clocks over warps, and over the lanes of a warp: happens-before inside a block.
 
-A warp's clock counts the barriers it has met. An access is remembered as (warp, clock, lanes) and happens before what
-a lane does now if some chain of barriers leads from it to that lane:
+A warp's clock counts the barriers it has met. An access is remembered as (warp, clock, lanes) and happens before what a
+lane does now if some chain of barriers leads from it to that lane:
 
 - one lane: program order;
 - lanes of one warp: ``bar.warp.sync`` or any block-level barrier (since Volta, lanes may run apart);
 - warps of one block: block-level barriers, which every lane of a participating warp meets;
 - warps of different blocks: never.
 
-Where a program releases and acquires, ``release_order`` adds to this order, through ``beyond``.
+``release_order`` adds a program's releases and acquires to this order, through ``beyond``.
 
-As long as a block meets only barriers of all its warps, one clock per warp is enough: that of the last such barrier.
-A table of warps by warps is kept from the first barrier of fewer warps until the next of all, and a table of lanes by
+As long as a block meets only barriers of all its warps, one clock per warp is enough: that of the last such barrier. A
+table of warps by warps is kept from the first barrier of fewer warps until the next of all, and a table of lanes by
 lanes from the first ``bar.warp.sync`` of fewer than 32 lanes until the next barrier of the whole warp. The scheme is
 FastTrack's (Flanagan and Freund, PLDI 2009) with a block's warps as the threads.
 """
@@ -37,10 +37,10 @@ Lanes = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Who acts and when, one entry per shadow cell touched: int64[e] each.
+    """The actor and time of accesses, one entry per shadow cell: int64[e] each.
 
-    ``warp`` is numbered through all blocks, ``clock`` is that warp's clock, and all lanes of the warp know of all that
-    the warp did up to ``floor``.
+    ``warp`` is numbered through all blocks, ``clock`` is that warp's clock, and all lanes of the warp know everything
+    that the warp did up to ``floor``.
     """
 
     warp: Ints
@@ -53,7 +53,7 @@ class Moment:
         return Moment(self.warp[chosen], self.lane[chosen], self.clock[chosen], self.floor[chosen])
 
     def keys(self) -> Ints:
-        """Return what a shadow slot stores of each entry: never 0, which marks an empty slot."""
+        """Return the key of each entry for a shadow slot: never 0, which marks an empty slot."""
         return (self.warp + 1) << CLOCK_BITS | self.clock
 
     def bits(self) -> Lanes:
@@ -62,11 +62,11 @@ class Moment:
 
 
 class HappensBefore(Protocol):
-    """An order of accesses that shadow memory asks for."""
+    """The order of accesses that shadow memory queries."""
 
     @property
     def warps_per_block(self) -> int:
-        """How warps are numbered through blocks."""
+        """The number of warps of a block, by which warps are numbered through blocks."""
 
     @property
     def now(self) -> Ints:
@@ -74,17 +74,17 @@ class HappensBefore(Protocol):
 
     @property
     def floor(self) -> Ints:
-        """Per warp the clock up to which all its lanes know of all it did."""
+        """Each warp's clock up to which all its lanes know everything it did."""
 
     def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
         """Return those of the remembered ``lanes`` that do not happen before ``moment``."""
 
     def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
-        """Return those of them that make a race, the remembered accesses being of ``kind`` and in conflict."""
+        """Return those lanes whose accesses, of ``kind`` and in conflict, race with ``moment``."""
 
 
 class _Pool:
-    """Square tables for those blocks or warps that need one at the moment."""
+    """Square tables for those blocks or warps that currently need one."""
 
     def __init__(self, owners: int, side: int) -> None:
         self.row: Ints = np.full(owners, -1, dtype=np.int64)
@@ -93,7 +93,7 @@ class _Pool:
         self._free: list[int] = []
 
     def open(self, owner: int) -> Ints:
-        """Return the owner's table; a fresh one has no order (-1)."""
+        """Return the owner's table; a new one has no order (-1)."""
         if self.row[owner] < 0:
             if not self._free:
                 count = len(self.tables)
@@ -108,7 +108,7 @@ class _Pool:
         return table
 
     def close(self, owners: Ints) -> None:
-        """Take back the tables of those ``owners`` that have one."""
+        """Free the tables of those ``owners`` that have one."""
         if self.in_use:
             rows = self.row[owners]
             rows = rows[rows >= 0]
@@ -118,10 +118,10 @@ class _Pool:
 
 
 class Clocks:
-    """The clocks of all warps of a launch: what each knows of the others of its block.
+    """The clocks of all warps of a launch, and what each knows of the others in its block.
 
-    ``now`` is each warp's clock and ``floor`` the clock up to which all its lanes know of all it did; the tables add
-    to ``floor`` and to the last barrier of the whole block what came since. ``beyond`` removes, from the lanes that
+    ``now`` is each warp's clock and ``floor`` the clock up to which all its lanes know everything it did; the tables
+    add later knowledge to ``floor`` and to the last barrier of the whole block. ``beyond`` removes, from the lanes that
     nothing here orders, those that releases and acquires order: (keys, lanes, moment) to lanes.
     """
 
@@ -168,12 +168,12 @@ class Clocks:
         self.now[warp] += 1
 
     def forget(self, blocks: Ints) -> None:
-        """Drop the tables of ``blocks`` (int64[b]), which have ended."""
+        """Free the tables of ``blocks`` (int64[b]), which have ended."""
         self._blocks.close(blocks)
         self._lanes.close((blocks[:, None] * self.warps_per_block + np.arange(self.warps_per_block)).ravel())
 
     def view(self, warp: int) -> Ints:
-        """Return the clock up to which all lanes of a warp know each warp of its block: int64[warps per block]."""
+        """Return the clock of each warp of a block up to which all lanes of ``warp`` know it, int64[warps]."""
         block, local = divmod(warp, self.warps_per_block)
         first = block * self.warps_per_block
         view: Ints = self._seen[first : first + self.warps_per_block].copy()
@@ -183,14 +183,14 @@ class Clocks:
         return view
 
     def view_of_lanes(self, warp: int, lane: int) -> Ints | None:
-        """Return the clock up to which a lane knows each lane of its warp (int64[32]); None where the floor has it."""
+        """Return the clock of each lane of a warp up to which ``lane`` knows it (int64[32]), or None for the floor."""
         row = self._lanes.row[warp]
         return None if row < 0 else self._lanes.tables[row, lane].copy()
 
     def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
         """Return those of the remembered ``lanes`` that do not happen before ``moment``: uint32[e], 0 where all do.
 
-        ``keys`` are as ``Moment.keys`` made them and 0 for an empty slot, whose ``lanes`` are 0.
+        ``keys`` are those of ``Moment.keys``, or 0 for an empty slot, whose ``lanes`` are 0.
         """
         warp = (keys >> CLOCK_BITS) - 1
         clock = keys & CLOCK_MASK
@@ -213,5 +213,5 @@ class Clocks:
         return left if self.beyond is None else self.beyond(keys, left, moment)
 
     def conflicting(self, _kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
-        """Return what ``unordered`` does: all kinds of accesses of threads are ordered alike."""
+        """Return ``unordered``: accesses of threads are ordered alike, whatever their kind."""
         return self.unordered(keys, lanes, moment)

@@ -1,8 +1,8 @@
 """Flags in memory that pass on what threads know of asynchronous units.
 
-``release_order`` orders threads by releases and acquires. The vectors of ``thread_clocks`` have to follow, because they
-alone know of agents and of what is visible to these. A location holds the vectors that its release sequence has
-released; who acquires it, by itself or by a fence after a read, joins them.
+``release_order`` orders threads by releases and acquires. The vectors of ``thread_clocks`` must follow, because only
+they include agents and visibility to these. A location has the vectors that its release sequence released; a thread
+that acquires it, directly or by a fence after a read, joins them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matmill.emulator.races.order.clocks import Ints
 from matmill.emulator.races.order.race_reports import READ, WRITE
 from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
 
-#: A cluster, a block of it (-1 for global memory) and an address.
+#: The location: a cluster, one of its blocks (-1 for global memory) and an address.
 _Location: TypeAlias = tuple[int, int, int]
 _Thread: TypeAlias = tuple[int, int]
 Flags = NDArray[np.bool_]
@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass
 class _Sequence:
-    """What writes of one location have released; the last one was by ``block``, in a scope beyond it if ``wide``."""
+    """The releases of one location's writes; the last write was by ``block``, ``wide`` in a scope beyond that block."""
 
     vectors: Vectors
     block: int
@@ -35,7 +35,7 @@ class _Sequence:
 
 
 class FlagClocks:
-    """The locations of one launch that hold something, and the threads that have fenced or read them."""
+    """The locations of one launch that have releases, and the threads that have fenced or read them."""
 
     def __init__(self, clocks: ThreadClocks) -> None:
         self._clocks = clocks
@@ -44,7 +44,7 @@ class FlagClocks:
         self._read: dict[_Thread, Vectors] = {}
 
     def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
-        """Record a fence by ``lanes`` (bool[n, 32]) of ``warps``, before these count on."""
+        """Record a fence by ``lanes`` (bool[n, 32]) of ``warps``, before their clocks advance."""
         for row, lane in np.argwhere(lanes).tolist():
             thread = int(warps[row]), lane
             if ordering.acquire and thread in self._read:
@@ -55,7 +55,7 @@ class FlagClocks:
     def access(
         self, space: str, *, warp: Ints, addresses: Ints, active: Flags, kind: str, ordering: Ordering, owners: Ints
     ) -> None:
-        """Record strong accesses by lanes in their order, before the warps count on."""
+        """Record strong accesses by lanes in their order, before the warps' clocks advance."""
         per_block = self._clocks.warps_per_block
         for row, lane in np.argwhere(active).tolist():
             thread, block = (int(warp[row]), lane), int(warp[row]) // per_block
@@ -74,13 +74,13 @@ class FlagClocks:
                 self._write(location, thread, None if kind == WRITE else held, ordering)
 
     def overwrite(self, space: str, *, warp: Ints, addresses: Ints, active: Flags, owners: Ints) -> None:
-        """Record plain writes: they end what is held where they write."""
+        """Record plain writes, which end the release sequences that they overwrite."""
         for row, lane in np.argwhere(active).tolist() if self._held else ():
             cluster = int(self._clocks.cluster_of_block[int(warp[row]) // self._clocks.warps_per_block])
             self._held.pop((cluster, int(owners[row]) if space == "shared" else -1, int(addresses[row, lane])), None)
 
     def release(self, clusters: set[int], warps: set[int]) -> None:
-        """Forget clusters that have ended, and their warps."""
+        """Drop clusters that have ended, and their warps."""
         self._held = {name: each for name, each in self._held.items() if name[0] not in clusters}
         for kept in (self._fenced, self._read):
             for thread in [thread for thread in kept if thread[0] in warps]:
@@ -103,6 +103,6 @@ class FlagClocks:
 
 
 def _alone(thread: _Thread) -> tuple[Ints, Flags]:
-    """Return one thread as warps and their lanes."""
+    """Return one thread as warps and lanes."""
     warp, lane = thread
     return np.array([warp]), (np.arange(LANES) == lane)[None]

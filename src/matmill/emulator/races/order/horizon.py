@@ -1,4 +1,4 @@
-"""What a thread knows by acquiring: a clock for each warp and lane of the launch, computed when it is asked for."""
+"""A thread's knowledge by acquiring: a clock for each warp and lane of the launch, computed on demand."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _KEPT = 32
 
 
 def slots_of(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the warps and clocks that ``Moment.keys`` packed."""
+    """Unpack the warps and clocks from ``Moment.keys``."""
     return (keys >> CLOCK_BITS) - 1, keys & CLOCK_MASK
 
 
 class Horizon:
-    """All that one reach covers, followed through the snapshots that it leads to.
+    """All that one reach covers, directly and through its snapshots.
 
-    ``whole`` is the clock known of each warp of the launch, ``row`` its index in ``table``, which has those known of
-    single lanes. ``writes`` has the lanes of writes that stood alone at their clocks, by the key of a shadow slot.
-    ``done`` is how far each log was followed.
+    ``whole`` is the known clock of each warp of the launch, ``row`` its index in ``table``, which has the known clocks
+    of single lanes. ``writes`` has the lanes of writes that are alone at their clocks, by the key of a shadow slot.
+    ``done`` is the length to which each log was followed.
     """
 
     def __init__(self, reach: Reach, clocks: Clocks) -> None:
@@ -38,7 +38,7 @@ class Horizon:
         self._follow(reach)
 
     def grown(self, reach: Reach) -> Horizon:
-        """Return the horizon of a reach that includes this one's; only the rest is followed."""
+        """Return the horizon of a reach that includes this one; only the difference is followed."""
         other = copy(self)
         for name in ("whole", "row", "table", "writes", "done"):
             setattr(other, name, getattr(self, name).copy())
@@ -46,12 +46,12 @@ class Horizon:
         return other
 
     def grow(self, reach: Reach) -> None:
-        """Take in a reach that includes the one so far."""
+        """Add a reach that includes the present one."""
         self.reach = reach
         self._follow(reach)
 
     def lanes_before(self, keys: Ints) -> Lanes:
-        """Return the lanes of each slot's warp whose accesses at its clock happen before what the thread does now."""
+        """Return the lanes of each slot's warp whose accesses at its clock happen before the thread's next access."""
         warp, clock = slots_of(keys)
         mask = np.where(clock <= self.whole[warp], ~np.uint32(0), np.uint32(0))
         ask = np.flatnonzero((mask == 0) & (self.row[warp] >= 0))
@@ -78,7 +78,7 @@ class Horizon:
                                 ahead.append(more)
 
     def _take(self, release: Release, part: int) -> tuple[Reach, ...]:
-        """Take in one release; returns the reaches that it leads to."""
+        """Add one release; return the reaches of its snapshot."""
         snapshot = release.snapshot
         onward = (release.fenced,) if part == FENCED else ()
         if snapshot is None or (part == FENCED and not release.sc):
@@ -99,7 +99,7 @@ class Horizon:
         return (*onward, snapshot.known)
 
     def _lanes_of(self, warp: int) -> Ints:
-        """Return the clocks known of a warp's lanes, to be changed in place."""
+        """Return the known clocks of a warp's lanes, to be changed in place."""
         row = int(self.row[warp])
         if row < 0:
             row = self.row[warp] = self.rows
@@ -111,14 +111,14 @@ class Horizon:
 
 
 class Horizons:
-    """The horizons asked for last, by the identity of their reaches; the newest at the end."""
+    """The last horizons, by the identity of their reaches; the newest at the end."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
         self._kept: dict[int, Horizon] = {}
 
     def of(self, known: Reach) -> Horizon:
-        """Return what a reach covers, kept for the next access of those who know as much."""
+        """Return the horizon of a reach, kept for the next access by threads with the same knowledge."""
         kept = self._kept.pop(id(known), None)
         if kept is None:
             included = (each for each in reversed(self._kept.values()) if not exceeds(each.reach, known))

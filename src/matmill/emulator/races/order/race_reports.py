@@ -1,4 +1,4 @@
-"""Races as the user sees them, one per pair of instructions."""
+"""Races in reports, one per pair of instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matmill.emulator.races.order.clocks import CLOCK_BITS, Clocks, Lanes, Momen
 
 READ, WRITE, ATOMIC, COPY = "read", "write", "atomic", "copy"
 STRONG_READ, STRONG_WRITE = "strong read", "strong write"
-# What shadow memory keeps among accesses of another kind.
+# The kinds that shadow memory stores together with accesses of another kind.
 KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
 _GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
 RACE, SAME_VALUE, MISSING_WAIT = "race", "same-value", "missing-wait"
@@ -25,17 +25,17 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses to the same bytes, at least one of them a plain write, that nothing orders.
+    """Two unordered accesses to the same bytes, at least one of them a plain write.
 
     ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
-    ``block`` is the second access's block. ``kind`` is "race", "same-value" where two stores leave the same bytes
-    whichever comes first, "missing-wait" where a thread touches bytes that its own ``cp.async`` may still be
-    writing, "missing-proxy-fence" where the second access comes after the first, but in another proxy, "cluster" where
-    the first is an access to the memory of a block of whose threads the last may have ended (``second_kind`` is
-    "exit"), or "mbarrier" where the first initialises the mbarrier that the second uses. ``first_where`` and
-    ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and ``second_kind`` "read",
-    "write", "atomic", "copy" (``cp.async``), "strong read", "strong write", "asynchronous read" or "asynchronous write"
-    by an operation that the thread has issued, or in words; threads are (block, thread in block).
+    ``block`` is the second access's block. ``kind`` is "race", "same-value" (two stores of the same bytes),
+    "missing-wait" (a thread accesses bytes that its own ``cp.async`` may still be writing), "missing-proxy-fence" (the
+    second access comes after the first, but in another proxy), "cluster" (the first accesses the memory of a block
+    whose last thread may have ended; ``second_kind`` is "exit"), or "mbarrier" (the first initialises the mbarrier that
+    the second uses). ``first_where`` and ``second_where`` are instruction indices in the order of emulation,
+    ``first_kind`` and ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read", "strong write",
+    "asynchronous read" or "asynchronous write" by an operation that the thread has issued, or in words; threads are
+    (block, thread in block).
     """
 
     space: str
@@ -60,7 +60,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one instruction does to shadow cells: int64[e] cells of ``unit`` bytes, byte addresses, and who when."""
+    """The accesses of one instruction to shadow cells: int64[e] cells of ``unit`` bytes, byte addresses, moments."""
 
     space: str
     kind: str
@@ -78,7 +78,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An access of one lane as a shadow slot has it: the slot's key, and what its mark says."""
+    """An access of one lane in a shadow slot: the slot's key, and the contents of its mark."""
 
     key: int
     lane: int
@@ -87,13 +87,13 @@ class Remembered:
 
     @property
     def actor(self) -> int:
-        """Who made it: a thread, numbered through blocks, or an agent."""
+        """The access's thread, numbered through blocks, or its agent."""
         return ((self.key >> CLOCK_BITS) - 1) * LANES + self.lane
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One side of a race: a thread (numbered through blocks), its instruction and what that does."""
+    """One side of a race: a thread (numbered through blocks), its instruction and the kind of its access."""
 
     thread: int
     where: int
@@ -101,14 +101,14 @@ class Party:
 
 
 class Reports:
-    """The first race of every pair of instructions, ``LIMIT`` pairs at most."""
+    """The first race of every pair of instructions, at most ``LIMIT`` pairs."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._threads = clocks.warps_per_block * LANES
         self._races: dict[tuple[str, str, int, int], Race] = {}
 
     def races(self) -> list[Race]:
-        """Return the races, oldest first; of stores of one value only those that never store different ones."""
+        """Return the races, oldest first; for stores of one value only those that never store different ones."""
         return [
             race
             for (space, kind, *pair), race in self._races.items()
@@ -118,9 +118,9 @@ class Reports:
     def remembered(
         self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access, *, unchanging: NDArray[np.bool_]
     ) -> None:
-        """Report races of ``second`` with what shadow slots remember: keys, unordered lanes, marks (``mark_of``).
+        """Report races of ``second`` with accesses in shadow slots: keys, unordered lanes, marks (``mark_of``).
 
-        ``unchanging`` are the entries of ``second`` that store what the last store left there.
+        ``unchanging`` are the entries of ``second`` that store the value that is there already.
         """
         for mark in np.unique(marks).tolist():
             first_kind = _GUESTS[kind] if mark & 1 else kind
@@ -131,11 +131,11 @@ class Reports:
                 self.recall(Remembered(int(keys[i]), lane, mark >> 1, first_kind), second, i, same=bool(same[i]))
 
     def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
-        """Report a race of entry ``i`` of ``second`` with an access that a shadow slot remembers."""
+        """Report a race of entry ``i`` of ``second`` with an access in a shadow slot."""
         self.add(first.actor, first.where, first.kind, second, i, same=same)
 
     def together(self, one: Ints, two: Ints, access: Access, same: NDArray[np.bool_]) -> None:
-        """Report that entries ``one`` and ``two`` (int64[p]) of one store meet; ``same`` says which are equal."""
+        """Report that entries ``one`` and ``two`` (int64[p]) of one store overlap; ``same`` tells which are equal."""
         for i in _first_of_each(np.ones(len(one), np.bool_), same):
             first = int(access.moment.warp[one[i]]) * LANES + int(access.moment.lane[one[i]])
             self.add(first, access.where, access.kind, access, int(two[i]), same=bool(same[i]))
@@ -149,12 +149,12 @@ class Reports:
         self.keep(kind, second.space, int(second.addresses[i]), first, then)
 
     def party(self, access: Access, i: int) -> Party:
-        """Say who made entry ``i`` of an access."""
+        """Return the thread of entry ``i`` of an access."""
         thread = int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
         return Party(thread, access.where, access.kind)
 
     def keep(self, kind: str, space: str, address: int, first: Party, second: Party) -> None:
-        """Keep a race unless its kind and instructions are known."""
+        """Add a race unless its kind and instructions are in the list."""
         name = (space, kind, first.where, second.where)
         if name in self._races or len(self._races) >= LIMIT:
             return
@@ -178,5 +178,5 @@ def _first_of_each(chosen: NDArray[np.bool_], same: NDArray[np.bool_]) -> list[i
 
 
 def mark_of(where: int, kind: str) -> int:
-    """Pack an instruction index, and whether it is kept among accesses of another kind, into one integer."""
+    """Pack an instruction's index, and whether its access is stored with those of another kind, into one integer."""
     return where << 1 | (kind in KEPT_AS)

@@ -1,18 +1,19 @@
-"""Order by releases and acquires, across blocks and within one: what barriers alone do not order.
+"""Order by releases and acquires, across blocks and within one, which barriers alone do not provide.
 
 PTX ISA, "Memory Consistency Model". A *release* is a release operation, or a fence followed by a strong write of the
-same thread; an *acquire* an acquire operation, or a strong read followed by a fence of the same thread. All before the
-release (its fence, where it has one) happens before all after the acquire, if the read observes the write: reads its
-value, or that of atomics which followed it one upon another (``releases``). Scopes must include the other thread
+same thread; an *acquire* an acquire operation, or a strong read followed by a fence of the same thread. Everything
+before the release (its fence, if it has one) happens before everything after the acquire, if the read observes the
+write: it reads its value, or that of a chain of atomics after it (``releases``). Scopes must include the other thread
 at every step. Program order, barriers and the thread's next release pass on what it has acquired.
 
-Two fence.sc of scope ``.gpu`` or ``.sys`` need not be by the threads that write and read: where barriers lead from the
-first to the write, and from the read to the second, the second cannot have come before the first, as the model demands
-one order of them. So ``__threadfence(); __syncthreads();`` and one thread's atomic release the whole block. Where no
-read implies the other fence their order is chance, and orders nothing.
+Two fence.sc of scope ``.gpu`` or ``.sys`` need not be by the threads that write and read. If barriers lead from the
+first fence to the write, and from the read to the second fence, the second cannot precede the first, because the model
+has one order of all fence.sc. So ``__threadfence(); __syncthreads();`` and one thread's atomic release the whole block.
+If no read implies the order of two fences, it is chance, and orders nothing.
 
-Unlike the order of barriers, this one is the run's: who observes whom depends on which atomic came first. A thread that
-never reads the value it acquires may be ordered in one run by chance; another ``schedule`` may show it.
+Unlike the order of barriers, this one depends on the run: who observes whom depends on which atomic came first. A
+thread that does not check the value that it acquires may be ordered by chance in one run; another ``schedule`` may
+expose it.
 
 Locations that overlap without being equal count as different ones.
 """
@@ -48,7 +49,7 @@ _GLOBAL = -1
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """Who acts."""
+    """The acting thread."""
 
     warp: int
     lane: int
@@ -57,10 +58,10 @@ class _Thread:
 
 
 class Order:
-    """The releases and acquires of one launch; hooks itself into ``clocks``.
+    """The releases and acquires of one launch; it installs itself in ``clocks``.
 
-    ``general`` is called with a block before one of its threads acquires anything: barriers are then no longer all that
-    orders its threads.
+    ``general`` is called with a block before one of its threads acquires anything: from then on not only barriers order
+    its threads.
     """
 
     def __init__(self, clocks: Clocks, general: Callable[[Ints], None]) -> None:
@@ -72,7 +73,7 @@ class Order:
         self._grains: Ints | None = None
         self._released = False
         self._acquired = False
-        # Per warp the latest clock that any release covers: barriers alone order what came later.
+        # Per warp the latest clock that any release covers: only barriers order what came later.
         self._latest: Ints = np.full(len(clocks.now), -1, dtype=np.int64)
         self._horizons = Horizons(clocks)
         clocks.beyond = self._told
@@ -95,7 +96,7 @@ class Order:
         self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str,
         ordering: Ordering, owners: Ints,
     ) -> Ints:  # fmt: skip
-        """Record strong accesses, before they are checked; returns each warp's clock for them.
+        """Record strong accesses, before they are checked; return each warp's clock for them.
 
         ``owners`` are the blocks whose shared memory the warps access. Lanes act in their order, and warps in the order
         of the rows, as the emulator runs them.
@@ -108,7 +109,7 @@ class Order:
             chosen = np.flatnonzero(active[row]).tolist()
             record = self.threads.open(number)
             block = number // self._per_block
-            # A fence does not release a write that follows it: the write gets a clock of its own.
+            # A fence does not release a write that follows it: the write gets its own clock.
             alone = kind != "read" and bool(record.wide or record.narrow)
             now[number] += alone
             clock[row] = now[number]
@@ -120,7 +121,7 @@ class Order:
         return clock
 
     def overwrite(self, space: str, *, addresses: Ints, active: NDArray[np.bool_], width: int, owners: Ints) -> None:
-        """Record plain writes: they end the release sequences of what they hit."""
+        """Record plain writes, which end the release sequences that they overwrite."""
         if not self._sequences:
             return
         if self._grains is None:
@@ -133,7 +134,10 @@ class Order:
                     self._grains = None
 
     def publish(self, log: Log, warps: Ints, lanes: NDArray[np.bool_]) -> None:
-        """Log what ``lanes`` (bool[m, 32]) of ``warps`` (int64[m]) know: those that learn the log come after them."""
+        """Log the knowledge of ``lanes`` (bool[m, 32]) of ``warps`` (int64[m]).
+
+        Threads that learn the log come after them.
+        """
         for warp, members in zip(warps.tolist(), lanes, strict=True):
             record = self.threads.open(warp)
             alike: dict[int, list[int]] = {}
@@ -148,7 +152,7 @@ class Order:
         self._released = True
 
     def learn(self, log: Log, length: int, warps: Ints, lanes: NDArray[np.bool_]) -> None:
-        """Let ``lanes`` of ``warps`` come after the first ``length`` entries of a log."""
+        """Order ``lanes`` of ``warps`` after the first ``length`` entries of a log."""
         alike: dict[int, tuple[State, State]] = {}
         if not length:
             return
@@ -163,7 +167,7 @@ class Order:
             record.even()
 
     def forget(self, blocks: Ints) -> None:
-        """Drop the threads and the shared memory of ``blocks`` (int64[b]), which have ended."""
+        """Free the threads and the shared memory of ``blocks`` (int64[b]), which have ended."""
         self.threads.forget(blocks)
         ended = set(blocks.tolist())
         for location in [location for location in self._sequences if location[0] in ended]:
@@ -193,7 +197,7 @@ class Order:
         record.reads.setdefault(lane, {}).setdefault(location, {})[sequence] = lengths
 
     def _acquire_location(self, thread: _Thread, location: Location, ordering: Ordering) -> None:
-        """Acquire for a thread all that it has read in a location, now and earlier."""
+        """Acquire for a thread everything that it has read at a location, now and earlier."""
         reads = thread.record.reads.get(thread.lane, {})
         seen = reads.get(location, {})
         gained = [sequence.reach(thread.block, lengths, wide=ordering.wide) for sequence, lengths in seen.items()]
@@ -202,7 +206,7 @@ class Order:
             reads.pop(location, None)
 
     def _acquire(self, record: Warp, block: int, lane: int, gained: list[Reach]) -> None:
-        """Add to what a thread knows."""
+        """Add to a thread's knowledge."""
         state = record.of(lane)
         gained = [reach for reach in gained if exceeds(reach, state.known)]
         if gained:
@@ -213,9 +217,9 @@ class Order:
     def _acquire_by_fence(
         self, record: Warp, block: int, lanes: list[int], ordering: Ordering, alike: dict[int, tuple[State, State]]
     ) -> None:
-        """Acquire what a fence's thread has read and, if it is a wide fence.sc, the fence.sc that its reads imply.
+        """Acquire what a fence's thread has read and, for a wide fence.sc, the fence.sc that its reads imply.
 
-        ``alike`` keeps each state with what came of it for the other threads in it: they go on sharing one.
+        ``alike`` maps each former state to the new one, so that threads with equal states continue to share one.
         """
         for lane in lanes:
             state = record.of(lane)
@@ -236,7 +240,7 @@ class Order:
         record.even()
 
     def _release_by_fence(self, record: Warp, warp: int, lanes: list[int], ordering: Ordering) -> None:
-        """Keep what some lanes know now for the writes that follow."""
+        """Store the present knowledge of some lanes for the writes that follow their fence."""
         shared: dict[int, Snapshot] = {}
         for lane in lanes:
             known = record.of(lane).known
@@ -264,7 +268,7 @@ class Order:
     def _release(
         self, thread: _Thread, location: Location, sequence: Sequence | None, width: int, ordering: Ordering
     ) -> None:
-        """Log what a strong write releases, in ``sequence`` or, where that is None, in a new one."""
+        """Log a strong write's releases in ``sequence``, or for None in a new one."""
         releases = self._releases(thread, location, ordering)
         if sequence is None:
             if self._sequences.pop(location, None) is not None:
@@ -278,7 +282,7 @@ class Order:
             sequence.add(thread.block, release, wide=wide)
 
     def _releases(self, thread: _Thread, location: Location, ordering: Ordering) -> list[tuple[Release, bool]]:
-        """Return what a strong write releases, each with whether its scope is wide."""
+        """Return a strong write's releases, each with whether its scope is wide."""
         record, lane = thread.record, thread.lane
         fenced = record.of(lane).fenced
         now = self._latest[thread.warp] = int(self._clocks.now[thread.warp])
@@ -303,10 +307,10 @@ class Order:
         return result
 
     def _told(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
-        """Remove from ``left``, the lanes of remembered accesses, those that happen before ``moment``."""
+        """Remove the lanes of remembered accesses that happen before ``moment`` from ``left``."""
         if not self._acquired:
             return left
-        # Threads that know the same are asked about together.
+        # Threads with the same knowledge are looked up together.
         alike: dict[int, tuple[Reach, list[Ints]]] = {}
         warp, clock = slots_of(keys)
         ask = np.flatnonzero((left != 0) & (clock <= self._latest[warp]))

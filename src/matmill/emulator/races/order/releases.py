@@ -1,14 +1,14 @@
-"""Logs of releases, one per release sequence, and how far into which logs a thread's knowledge reaches.
+"""Logs of releases, one per release sequence, and the parts of logs that a thread knows.
 
-A *sequence* (the release sequence; PTX: the observation order that starts at one write) is a strong write and the
-atomics that followed it at one location, each of which read what the one before had written. It keeps a *log* of the
-releases of its writes, in their order. A reader of the location observes all of the log so far, so it learns a log and
-a length: a *reach*. A release in a log holds a *snapshot* of what its thread knew: clocks for the warps of its own
-block, and a reach for all that it had learned by acquiring. So nothing is ever copied per block of the launch; a launch
-of n releases keeps n snapshots of one block's warps each, and only a thread whose access is in doubt has its reach
-followed through the logs (``horizon``).
+A *sequence* (the release sequence; PTX: the observation order that starts at one write) is a strong write and a chain
+of atomics after it at one location, each of which read the value that the one before had written. It has a *log* of the
+releases of its writes, in order. A reader of the location observes all of the log so far, so it learns a log and a
+length: a *reach*. A release in a log has a *snapshot* of its thread's knowledge: clocks for the warps of its own block,
+and a reach for everything that it had learned by acquiring. So nothing is ever copied per block of the launch. A launch
+with n releases has n snapshots, each of one block's warps, and the reach of a thread is followed through the logs
+(``horizon``) only if its access is in doubt.
 
-Reaches are never changed, only replaced, and so may be shared.
+Reaches are never changed, only replaced, so that they can be shared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from matmill.emulator.races.order.clocks import Ints
 
-# How much of a log a reach takes: all releases, only the fence.sc of them, or (a number) the releases of one block.
+# The part of a log in a reach: all releases, only those of fence.sc, or (a number) the releases of one block.
 ALL, FENCED = -1, -2
 
 Reach: TypeAlias = "dict[tuple[Log, int], int]"
@@ -28,10 +28,10 @@ NOTHING: Reach = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What a thread knew when its warp's clock was ``clock``.
+    """A thread's knowledge when its warp's clock was ``clock``.
 
-    ``view`` (int64[warps per block]) is up to which clock it knew each warp of its block, ``lanes`` (int64[32], or None
-    where ``view`` says it all) each lane of its own warp, ``known`` what it had acquired.
+    ``view`` (int64[warps per block]) is the known clock of each warp of its block, ``lanes`` (int64[32], or None if
+    ``view`` is enough) that of each lane of its own warp, ``known`` the acquired reach.
     """
 
     warp: int
@@ -43,10 +43,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What one write released, or which fences a barrier passed on: the snapshot of the threads ``lanes`` of its warp.
+    """One write's release, or the fences that a barrier passed on: the snapshot of the threads ``lanes`` of its warp.
 
-    ``sc`` says that the snapshot is a fence.sc's; ``fenced`` reaches the fence.sc that the writer knew of by barriers;
-    ``write`` is the clock at which the write stood alone where a fence before it released, else -1.
+    ``sc`` says that the snapshot is a fence.sc's; ``fenced`` is the reach of the fence.sc that the writer knew by
+    barriers; ``write`` is the clock at which the write is alone if a fence before it releases, else -1.
     """
 
     snapshot: Snapshot | None
@@ -57,7 +57,7 @@ class Release:
 
 
 class Log:
-    """Releases in their order; ``fences`` says that one of them has a fence.sc."""
+    """Releases in order; ``fences`` says that one of them has a fence.sc."""
 
     __slots__ = ("entries", "fences")
 
@@ -72,10 +72,10 @@ class Log:
 
 
 class Sequence:
-    """One location's release sequence; releases of block scope are logged by block.
+    """One location's release sequence; releases of block scope are in a log of their block.
 
-    ``block`` and ``wide`` are the last write's: the next access goes on from it only where both scopes include the
-    other's thread, and where both have one ``width``.
+    ``block``, ``wide`` and ``width`` are the last write's: the next access continues the sequence only if both scopes
+    include the other's thread, and both have one ``width``.
     """
 
     def __init__(self, width: int) -> None:
@@ -98,12 +98,12 @@ class Sequence:
             (self.log if wide else self._narrow.setdefault(block, Log())).append(release)
 
     def lengths(self, block: int) -> tuple[int, int]:
-        """Say how long the logs are that a thread of ``block`` may see now."""
+        """Return the lengths of the logs that a thread of ``block`` may see now."""
         narrow = self._narrow.get(block)
         return len(self.log.entries), 0 if narrow is None else len(narrow.entries)
 
     def reach(self, block: int, lengths: tuple[int, int], *, wide: bool) -> Reach:
-        """Return what a thread of ``block`` learns that acquires, in this scope, at those lengths of the logs."""
+        """Return the reach that a thread of ``block`` learns by an acquire of this scope at these lengths of logs."""
         result: Reach = {}
         if lengths[0]:
             result[self.log, ALL if wide else block] = lengths[0]
@@ -113,7 +113,7 @@ class Sequence:
 
 
 def joined(reaches: Iterable[Reach]) -> Reach:
-    """Return the union of ``reaches``; one of them itself where there is no other."""
+    """Return the union of ``reaches``, which is one of them if it includes the others."""
     apart = list({id(reach): reach for reach in reaches if reach}.values())
     if len(apart) < 2:
         return apart[0] if apart else NOTHING

@@ -1,18 +1,18 @@
-"""Vector clocks of single threads and asynchronous units: who happens before whom inside a thread block cluster.
+"""Vector clocks of single threads and asynchronous units: happens-before inside a thread block cluster.
 
 The *actors* of a cluster are its threads and its *agents*. An agent performs one operation of an asynchronous unit: a
-bulk copy, or the products of a wgmma group. Agents come in pseudo-warps of 32, numbered after all warps of the launch,
-and an agent that is done performs another operation later. An actor is known to others by its clock: that of its warp
-(``Clocks.now``), or the number of operations that the agent has begun.
+bulk copy, or the products of a wgmma group. Agents form pseudo-warps of 32, numbered after all warps of the launch, and
+an agent is reused for another operation when it is done. The clock of an actor is that of its warp (``Clocks.now``), or
+the number of operations that the agent has begun.
 
 Each actor has a row of two vectors, with an element for every actor of the cluster:
 
-- *known*: up to which clock all that the other did happens before what this one does next;
-- *visible*: up to which clock this one may rely on it that the generic writes of the other are visible to the
+- *known*: the other's clock up to which its accesses happen before this actor's next one;
+- *visible*: the other's clock up to which its generic writes are known to be visible to the
   asynchronous units. A thread's own fence.proxy.async sets it, and it is passed on like what is known (PTX ISA,
   "Proxy-preserved base causality order"). A fence by anybody else does not help.
 
-Vectors are int32[2, actors]. Synchronization takes the maximum over rows, and over what a barrier holds.
+Vectors are int32[2, actors]. Synchronization takes the maximum over rows, and over a barrier's vectors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Flags = NDArray[np.bool_]
 
 
 def joined(one: Vectors, two: Vectors) -> Vectors:
-    """Return the maximum of vectors of which one may be older, from when there were fewer agents."""
+    """Return the maximum of vectors, one of which may be older and have fewer agents."""
     wide, other = (one, two) if one.shape[1] >= two.shape[1] else (two, one)
     result = wide.copy()
     head = result[:, : other.shape[1]]
@@ -45,8 +45,8 @@ def joined(one: Vectors, two: Vectors) -> Vectors:
 class ThreadClocks:
     """The clocks of all clusters of a launch; ``clusters`` (int64[n, size]) are their blocks in the order of ranks.
 
-    A cluster has vectors from its first event to its end. ``clocks`` count for threads, and order them too where the
-    vectors do not: by releases and acquires (``release_order``).
+    A cluster has vectors from its first event to its end. ``clocks`` are the clocks of threads. They also order threads
+    that the vectors do not: by releases and acquires (``release_order``).
     """
 
     def __init__(self, clocks: Clocks, clusters: Ints) -> None:
@@ -80,7 +80,7 @@ class ThreadClocks:
 
     @property
     def floor(self) -> Ints:
-        """Per warp the clock up to which all its lanes know of all it did."""
+        """Each warp's clock up to which all its lanes know everything it did."""
         return self.clocks.floor
 
     # Order
@@ -90,7 +90,7 @@ class ThreadClocks:
         return self._left(keys, lanes, moment, np.zeros(len(keys), np.int64))
 
     def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
-        """Give ``lanes`` whose accesses of ``kind`` conflict with one that does not happen after them at ``moment``."""
+        """Return the lanes whose accesses of ``kind`` conflict with, and do not happen before, one at ``moment``."""
         unseen = (kind in (WRITE, ATOMIC)) & (moment.warp >= self.warps) & ((keys >> CLOCK_BITS) <= self.warps)
         left = self._left(keys, lanes, moment, unseen.astype(np.int64))
         ask = np.flatnonzero((left != 0) & (moment.warp < self.warps) & ((keys >> CLOCK_BITS) <= self.warps))
@@ -99,12 +99,12 @@ class ThreadClocks:
         return left
 
     def _left(self, keys: Ints, lanes: Lanes, moment: Moment, plane: Ints) -> Lanes:
-        """Return the ``lanes`` that are later than the moment's vectors have it; ``plane`` says which vector counts."""
+        """Return the ``lanes`` whose clocks exceed those in the moment's vectors; ``plane`` selects the vector."""
         left = np.zeros(len(keys), np.uint32)
         held = np.flatnonzero(lanes)
         if not held.size:
             return left
-        # Neighbouring cells mostly have one history and one visitor.
+        # Neighbouring cells mostly have one history and one accessing thread.
         entries = [each[held] for each in (keys, moment.warp, moment.lane, moment.clock, plane)]
         bits = lanes[held]
         new = np.ones(held.size, np.bool_)
@@ -126,20 +126,20 @@ class ThreadClocks:
     # Synchronization
 
     def released(self, warps: Ints, lanes: Flags) -> Vectors:
-        """Return what some ``lanes`` (bool[n, 32]) of ``warps`` of one cluster know, and what they did themselves."""
+        """Return the knowledge of some ``lanes`` (bool[n, 32]) of ``warps`` of one cluster, with their own accesses."""
         slot, rows, now = self._rows(warps, lanes)
         vectors: Vectors = self._flat()[:, slot, rows].max(axis=1)
         vectors[KNOWN, rows] = np.maximum(vectors[KNOWN, rows], now)
         return vectors
 
     def acquire(self, vectors: Vectors, warps: Ints, lanes: Flags) -> None:
-        """Let some lanes of warps of one cluster know what was released."""
+        """Add released vectors to the knowledge of some lanes of warps of one cluster."""
         slot, rows, _ = self._rows(warps, lanes)
         own = self._flat()[:, :, :, : vectors.shape[1]]
         own[:, slot, rows] = np.maximum(own[:, slot, rows], vectors[:, None])
 
     def meet(self, warps: Ints) -> None:
-        """Let all lanes of each group of warps (int64[groups, n]) know what all of the group do."""
+        """Add to all lanes of each group of warps (int64[groups, n]) the knowledge of the whole group."""
         slot, member = self._members(warps)
         rows = (member[:, :, None] * LANES + np.arange(LANES)).reshape(len(warps), -1)
         flat = self._flat()
@@ -149,12 +149,12 @@ class ThreadClocks:
         flat[:, slot[:, :1], rows] = vectors[:, :, None]
 
     def fence(self, warps: Ints, lanes: Flags) -> None:
-        """Make what these threads have written in the generic proxy visible to the asynchronous units."""
+        """Make the generic writes of these threads visible to the asynchronous units."""
         slot, rows, now = self._rows(warps, lanes)
         self._flat()[VISIBLE, slot, rows, rows] = now
 
     def strangers(self, thread: int, clock: int, warps: Ints, lanes: Flags) -> int | None:
-        """Return one of some lanes of warps of one cluster that does not come after what a thread did at a clock."""
+        """Return a lane among some of one cluster that does not come after a thread's accesses at a clock, or None."""
         row, lane = np.nonzero(lanes)
         slot, rows, _ = self._rows(warps, lanes)
         own = self.column_of(thread)
@@ -164,7 +164,7 @@ class ThreadClocks:
     # Agents
 
     def issue(self, warp: int, lanes: Flags) -> int:
-        """Return some lanes (bool[32]) of a warp start an operation: the agent that performs it, with its clock."""
+        """Start an operation of some lanes (bool[32]) of a warp; return its agent, with its clock."""
         warps, mask = np.array([warp]), lanes[None]
         vectors = self.released(warps, mask)
         cluster = int(self._cluster[warp])
@@ -195,7 +195,7 @@ class ThreadClocks:
         return self.issuer(agent >> CLOCK_BITS, agent & CLOCK_MASK)
 
     def agent_knows(self, agent: int, thread: int, clock: int) -> bool:
-        """Tell whether an agent, as long as it has begun nothing else, comes after what a thread did at a clock."""
+        """Tell whether an agent, while it has begun nothing else, comes after a thread's accesses at a clock."""
         column, began = self.column(agent)
         slot = int(self._slot[self._cluster[thread // LANES]])
         if self._agent_clock[slot, column] != began:
@@ -203,19 +203,19 @@ class ThreadClocks:
         return bool(self._flat()[KNOWN, slot, column, self.column_of(thread)] >= clock)
 
     def moment(self, agent: int, count: int) -> Moment:
-        """Return ``count`` accesses of an agent."""
+        """Return the moment of an agent for ``count`` accesses."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
         warp, lane, now = (np.full(count, value, np.int64) for value in (*divmod(actor, LANES), clock))
         return Moment(warp, lane, now, now)
 
     def column(self, agent: int) -> tuple[int, int]:
-        """Say where vectors have an agent, and its clock."""
+        """Return an agent's column in vectors, and its clock."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
         _, member = self._members(np.array([actor // LANES]))
         return int(member[0]) * LANES + actor % LANES, clock
 
     def finished(self, agent: int) -> Vectors:
-        """End an agent's operation and return what is known by knowing that it ended; it may perform another one."""
+        """End an agent's operation and return the knowledge that its end implies; the agent may be reused."""
         column, clock = self.column(agent)
         vectors = np.full((2, self._table.shape[2]), NEVER, np.int32)
         vectors[KNOWN, column] = clock
@@ -225,11 +225,11 @@ class ThreadClocks:
         return vectors
 
     def column_of(self, thread: int) -> int:
-        """Say where vectors have a thread, numbered through the launch."""
+        """Return the column in vectors of a thread, numbered through the launch."""
         return int(self._member[thread // LANES]) * LANES + thread % LANES
 
     def known_to(self, block: int) -> Vectors:
-        """Return the clocks up to which any thread of a block knows each actor of its cluster: int32[actors]."""
+        """Return the clocks up to which some thread of a block knows each actor of its cluster: int32[actors]."""
         warps = block * self.warps_per_block + np.arange(self.warps_per_block)
         known: Vectors = self.released(warps, np.ones((len(warps), LANES), np.bool_))[KNOWN]
         return known
@@ -273,7 +273,7 @@ class ThreadClocks:
         return slot, member
 
     def _open(self, clusters: Ints) -> None:
-        """Give clusters slots, in which nobody knows anything."""
+        """Give clusters slots, without any knowledge."""
         missing = len(clusters) - len(self._free_slots)
         if missing > 0:
             _, slots, actors, side, _ = self._table.shape

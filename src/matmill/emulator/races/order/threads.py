@@ -14,10 +14,10 @@ Location: TypeAlias = "tuple[int, int]"
 
 
 class State(NamedTuple):
-    """What a thread has acquired (``known``), and the two halves of what a fence.sc may still bring.
+    """The reach that a thread has acquired (``known``), and the two halves that a fence.sc may add.
 
-    ``fenced`` reaches the wide fence.sc of other threads that it knows by barriers, ``observed`` those before the
-    writes that it or, before a barrier, another one has read.
+    ``fenced`` is the reach of other threads' wide fence.sc that it knows by barriers, ``observed`` the reach of those
+    before the writes that it has read, or that another thread has read before a barrier.
     """
 
     known: Reach = NOTHING
@@ -30,11 +30,11 @@ NEW = State()
 
 @dataclass(slots=True)
 class Warp:
-    """One warp: the state that all its lanes share, and what some lanes have of their own.
+    """One warp: the state that all its lanes share, and additions of single lanes.
 
-    ``states`` are those of lanes that know more than the warp. The last fences of each lane: ``wide`` ones, ``sc`` ones
-    among them, and ``narrow`` ones since the last wide one; ``unmet`` are the fence.sc since the lanes last met.
-    ``reads`` holds by location what a lane has read without acquiring it, ``writes`` what it released there.
+    ``states`` are those of lanes that know more than the warp. The last fences of each lane are in ``wide``, the ``sc``
+    ones among these, and ``narrow`` ones since the last wide one; ``unmet`` are the fence.sc since the lanes last met.
+    ``reads`` has by location what a lane has read without acquiring it, ``writes`` what it released there.
     """
 
     state: State = NEW
@@ -48,18 +48,18 @@ class Warp:
     log: Log = field(default_factory=Log)
 
     def of(self, lane: int) -> State:
-        """Return what a lane knows."""
+        """Return the state of a lane."""
         return self.states.get(lane, self.state)
 
     def even(self) -> None:
-        """Share the state of all lanes where it is one."""
+        """Share one state among all lanes if their states are equal."""
         first = self.of(0)
         if len(self.states) == LANES and all(state is first for state in self.states.values()):
             self.state = first
             self.states.clear()
 
     def meet(self) -> None:
-        """Let all lanes know what each of them does."""
+        """Give all lanes the knowledge of each of them."""
         if self.unmet:
             _log_fences(self.log, self.unmet)
             met = {(self.log, ALL): len(self.log.entries)}
@@ -70,7 +70,7 @@ class Warp:
             self.states.clear()
 
     def meet_some(self, lanes: Iterable[int]) -> None:
-        """Let some lanes know what each of them does."""
+        """Give some lanes the knowledge of each of them."""
         lanes = list(lanes)
         state = join(self.of(lane) for lane in lanes)
         fences = {lane: self.unmet[lane] for lane in lanes if lane in self.unmet}
@@ -91,11 +91,11 @@ class Threads:
         self._uneven: set[int] = set()
 
     def get(self, warp: int) -> Warp | None:
-        """Return a warp that is known of."""
+        """Return the entry of a warp, or None."""
         return self._warps.get(warp)
 
     def open(self, warp: int) -> Warp:
-        """Return a warp that is about to fence, release or read."""
+        """Return the entry of a warp that is about to fence, release or read, created if necessary."""
         self._uneven.add(warp // self._per_block)
         if warp not in self._warps:
             self._warps[warp] = Warp()
@@ -143,7 +143,7 @@ class Threads:
 
 
 def join(states: Iterable[State]) -> State:
-    """Return all that any of ``states`` knows; one of them itself where there is no other."""
+    """Return the union of ``states``, which is one of them if it includes the others."""
     apart = list({id(state): state for state in states}.values())
     if len(apart) < 2:
         return apart[0] if apart else NEW
@@ -151,7 +151,7 @@ def join(states: Iterable[State]) -> State:
 
 
 def _log_fences(log: Log, fences: dict[int, Snapshot]) -> None:
-    """Log the fences of some lanes, those of one snapshot together."""
+    """Log the fences of some lanes; equal snapshots are logged together."""
     lanes: dict[Snapshot, list[int]] = {}
     for lane, snapshot in fences.items():
         lanes.setdefault(snapshot, []).append(lane)

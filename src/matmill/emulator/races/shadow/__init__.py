@@ -1,1 +1,1 @@
-"""Shadow memory: the last accesses of every cell, and what screens them."""
+"""Shadow memory: the last accesses of every cell, and the screens before it."""

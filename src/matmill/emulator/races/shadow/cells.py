@@ -1,22 +1,21 @@
-"""Shadow memory: what each cell's last accesses were, exactly enough to check the next one.
+"""Shadow memory: the last accesses of each cell, as many as the check of the next access needs.
 
 A cell holds a few slots (warp, clock, lanes, instruction) each for reads, plain writes and atomics. A new access is
-checked against the slots of the kinds that it conflicts with, then enters its own kind's: it replaces a slot that
-happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where there is
-neither, two slots often suffice for good:
+checked against the slots of the kinds that it conflicts with, then enters a slot of its own kind. That slot is empty,
+or one that happens before the access (a later access that is unordered with the old one is unordered with the new one
+too). If there is neither, two slots often suffice:
 
 - two different blocks: no later access is ordered after both;
 - two different warps of a block that has met only barriers of all its warps: a later access comes after all three, or
   is unordered with one of the two.
 
-Elsewhere another slot is added to every cell, so that nothing is forgotten.
+Otherwise another slot is added to every cell, so that nothing is forgotten.
 
 Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
-after a third. Cells then grow to ``most`` accesses of a kind that nothing orders among themselves, and forget more: a
-race may be missed there, none is invented. There a write also stands for all reads that happen before it, since
-who comes after an asynchronous write need not know what came before it, and yet comes after that too. An atomic
-represents all atomics and strong writes before it in its cell: it observed them, so whatever comes after it comes after
-them.
+after a third. Cells then grow to ``most`` accesses of a kind that are unordered among themselves, and drop further
+ones: a race may be missed, but none is invented. There a write also replaces all reads that happen before it: an access
+after an asynchronous write comes after these reads too, even if its vectors do not say so. An atomic replaces all
+atomics and strong writes before it in its cell: it observed them, so that any access after it comes after them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from matmill.emulator.races.order.race_reports import (
 )
 from matmill.emulator.races.shadow.warp_accesses import Stores, resized
 
-# Strong accesses race with weak ones alone.
+# Strong accesses race only with weak ones.
 _CONFLICTS = {
     READ: (WRITE, ATOMIC),
     WRITE: (WRITE, ATOMIC, READ, STRONG_READ),
@@ -55,7 +54,7 @@ _CHUNK_BITS = 12
 
 @dataclass(slots=True)
 class _Slot:
-    """One remembered access per cell; key 0 and no lanes where there is none."""
+    """One remembered access per cell; key 0 and no lanes mean none."""
 
     keys: Ints
     lanes: NDArray[np.uint32]
@@ -66,7 +65,7 @@ class _Slot:
         return cls(np.zeros(cells, np.int64), np.zeros(cells, np.uint32), np.zeros(cells, np.int32))
 
     def forget(self, cells: Ints | slice) -> None:
-        """Empty the slots of some cells."""
+        """Clear the slots of some cells."""
         self.keys[cells] = 0
         self.lanes[cells] = 0
 
@@ -79,9 +78,9 @@ class _Slot:
 
 
 class Cells:
-    """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) forbids the second shortcut to a block.
+    """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) disables the second rule for a block.
 
-    ``ordered`` forbids both, and keeps at most ``most`` slots of a kind.
+    ``ordered`` disables both, and keeps at most ``most`` slots of a kind.
     """
 
     def __init__(
@@ -94,15 +93,15 @@ class Cells:
         self._ordered = ordered
         self._most = most if ordered else 2
         self._slots: dict[str, list[_Slot]] = {READ: [], WRITE: [], ATOMIC: [], STRONG_READ: []}
-        # Which chunks of cells ever held an access of each kind: most memory is only ever read.
+        # Chunks of cells that ever had an access of each kind: most memory is only ever read.
         self._used = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
-        # Which cells have slots of two blocks, and so need no more.
+        # Cells with slots of two blocks, which need no more.
         self._settled = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
         self._shape = (0, 0)
         self._scratch = np.zeros(0, dtype=np.int64)
 
     def resize(self, rows: int, width: int, factor: int = 1) -> None:
-        """Make room for ``rows`` rows of ``width`` cells, every old cell becoming ``factor`` cells."""
+        """Make room for ``rows`` rows of ``width`` cells; every old cell becomes ``factor`` cells."""
         old, self._shape = self._shape, (rows, width)
         for kind, slots in self._slots.items():
             slots[:] = [slot.resized(old, self._shape, factor) for slot in slots]
@@ -114,14 +113,14 @@ class Cells:
         self._scratch = np.zeros(rows * width, dtype=np.int64)
 
     def clear(self, start: int, stop: int) -> None:
-        """Forget all accesses to cells ``start`` to ``stop``."""
+        """Remove all accesses to cells ``start`` to ``stop``."""
         for kind, slots in self._slots.items():
             self._settled[kind][start:stop] = False
             for slot in slots:
                 slot.forget(np.s_[start:stop])
 
     def check(self, access: Access, stores: Stores | None) -> None:
-        """Report the races of ``access`` with what is remembered; ``stores`` is what it stores, if it is a store."""
+        """Report the races of ``access`` with remembered accesses; ``stores`` are its values if it is a store."""
         chunks = access.cells >> _CHUNK_BITS
         for kind in _CONFLICTS[access.kind]:
             if not self._slots[kind] or not self._used[kind][chunks].any():
@@ -143,7 +142,7 @@ class Cells:
                     slot.forget(access.cells[held[unordered == 0]])
 
     def check_together(self, access: Access, stores: Stores | None) -> None:
-        """Report that entries of one plain write meet in a cell.
+        """Report entries of one plain write that overlap in a cell.
 
         Lanes of one warp may store one value: a GPU makes exactly one of the stores (CUDA programming guide, "SIMT
         Architecture").
@@ -171,7 +170,7 @@ class Cells:
             access = access.take(self._insert_some(kind, access))
 
     def _replace(self, access: Access) -> None:
-        """Remember atomics instead of all that they observe; the last one in a cell has observed the others."""
+        """Remember atomics in place of all that they observe; the last one in a cell has observed the others."""
         slots = self._slots[ATOMIC]
         if not slots:
             slots.append(_Slot.empty(self._scratch.size))
@@ -184,7 +183,7 @@ class Cells:
             slot.forget(cells)
 
     def _insert_some(self, kind: str, access: Access) -> NDArray[np.bool_]:
-        """Insert one entry per cell or more; returns the flags of those still to come."""
+        """Insert at least one entry per cell; return the flags of the remaining entries."""
         slots = self._slots[kind]
         cells = access.cells
         keys = access.moment.keys()
@@ -220,9 +219,9 @@ class Cells:
         return left
 
     def _settle(self, kind: str, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
-        """Decide on entries that find all slots taken by accesses unordered with them.
+        """Choose slots for entries whose slots are all taken by accesses unordered with them.
 
-        Sets ``target[full]`` to the slot to take over, leaves it at -1 for entries that add nothing, and returns the
+        Sets ``target[full]`` to the slot to overwrite, leaves it at -1 for entries that add nothing, and returns the
         flags of those that need one more slot.
         """
         keys = access.moment.keys()
@@ -232,7 +231,7 @@ class Cells:
         rest: NDArray[np.bool_] = np.ones(keys.size, dtype=np.bool_)
         if not self._ordered:
             rest = self._shortcut(access, held, target, full)
-        # Within one warp and clock the lanes are all that counts: they join a slot, under its first instruction.
+        # Within one warp and clock only the lanes matter: they join a slot, under its first instruction.
         for number, slot in enumerate(slots):
             join = np.flatnonzero(rest & (held[number] == keys))
             np.bitwise_or.at(slot.lanes, access.cells[join], access.moment.bits()[join])
@@ -240,7 +239,7 @@ class Cells:
         return rest & (not self._ordered)
 
     def _shortcut(self, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
-        """Decide where two slots suffice, as ``_settle`` does; returns the flags of the entries that are left."""
+        """Apply the rules of two slots, as ``_settle`` does; return the flags of the remaining entries."""
         kind = KEPT_AS.get(access.kind, access.kind)
         warp = [(each >> CLOCK_BITS) - 1 for each in held]
         block = [each // self._clocks.warps_per_block for each in warp]

@@ -1,4 +1,4 @@
-"""``cp.async`` groups: which copies are in flight, and which of them a wait completes."""
+"""``cp.async`` groups: the copies in flight, and those that a wait completes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matmill.emulator.races.shadow.warp_accesses import Rows
 
 
 class CopyQueue:
-    """The copies of all warps that no wait has covered yet; ``tag`` of the rows is their group's number."""
+    """The copies of all warps that no wait has completed yet; the rows' ``tag`` is the number of their group."""
 
     def __init__(self, warps: int) -> None:
         self._committed: Ints = np.zeros(warps, dtype=np.int64)
@@ -27,7 +27,7 @@ class CopyQueue:
         self._committed[warps] += 1
 
     def wait(self, warps: Ints, allowed: int) -> list[Rows]:
-        """Take out the copies that are complete once each of ``warps`` has at most ``allowed`` groups in flight.
+        """Remove and return the copies that complete when each of ``warps`` has at most ``allowed`` groups in flight.
 
         -1 waits for all copies, uncommitted ones too.
         """

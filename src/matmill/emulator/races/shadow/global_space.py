@@ -1,4 +1,4 @@
-"""Shadow of global memory: every access is checked exactly, cell by cell, in pages made when first touched."""
+"""Shadow of global memory: every access is checked exactly, cell by cell, in pages that are created on first access."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GlobalSpace:
             self._unit = rows.width
             self._cells.resize(self._room, _PAGE_BYTES // self._unit, factor)
         pages = rows.addresses >> _PAGE_BITS
-        # Inactive lanes point at 0; any page that exists will do for them.
+        # Inactive lanes have address 0; any existing page serves for them.
         pages = np.where(rows.active, pages, pages[rows.active][0])
         self._reach(pages)
         row = self._table[pages - self._origin]
@@ -52,7 +52,7 @@ class GlobalSpace:
         self._cells.insert(access)
 
     def _reach(self, pages: Ints) -> None:
-        """Make the page table span ``pages``."""
+        """Extend the page table to ``pages``."""
         low, high = int(pages.min()), int(pages.max()) + 1
         if self._table.size and self._origin <= low and high <= self._origin + self._table.size:
             return

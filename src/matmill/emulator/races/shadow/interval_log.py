@@ -12,7 +12,7 @@ _MOST_ROWS = 1 << 17
 
 
 class IntervalLog:
-    """Accesses in their order, each warp's tagged with its block's interval; out-of-date ones go now and then."""
+    """Accesses in order, each warp's tagged with its block's interval; outdated ones are dropped now and then."""
 
     def __init__(self, warps_per_block: int) -> None:
         self._warps_per_block = warps_per_block
@@ -21,11 +21,11 @@ class IntervalLog:
         self._prune_at = _PRUNE_ROWS
 
     def append(self, rows: Rows, interval: Ints) -> bool:
-        """Add ``rows`` given each block's current ``interval``; returns whether the log has become too long."""
+        """Add ``rows``, with each block's current ``interval``; return whether the log has become too long."""
         return self.add(rows.tagged(interval[rows.warp // self._warps_per_block]), interval)
 
     def add(self, rows: Rows, interval: Ints) -> bool:
-        """Add ``rows`` that are tagged with their blocks' intervals; returns whether the log has become too long."""
+        """Add ``rows`` that are tagged with their blocks' intervals; return whether the log has become too long."""
         self._log.append(rows)
         self._rows += len(rows.warp)
         if self._rows > self._prune_at:
@@ -54,7 +54,7 @@ class IntervalLog:
         self._log, self._rows, self._prune_at = [], 0, _PRUNE_ROWS
 
     def _prune(self, interval: Ints) -> None:
-        """Drop accesses of intervals gone by; the next look comes after the log has doubled."""
+        """Drop accesses of past intervals; the next time is when the log has doubled."""
         self._log = self.rows_of(np.arange(len(interval)), interval)
         self._rows = sum(len(rows.warp) for rows in self._log)
         self._prune_at = max(_PRUNE_ROWS, 2 * self._rows)

@@ -1,14 +1,14 @@
-"""Intervals that repeat: sequences of accesses that were free of conflicts once, and need no second check.
+"""Intervals that repeat: sequences of accesses that were free of conflicts once need no second check.
 
-Between two barriers of the whole block, whether accesses to shared memory conflict depends on nothing but these
-accesses: which lanes touched which bytes, one instruction after another. Blocks do the same again and again, tile after
-tile, and batch after batch. So the sequences found clean are kept as a tree: its root is the state in which no block
-has accessed anything since its last barrier, its edges are accesses. As long as the blocks follow a known path, an
-access costs one look-up. What it would leave in shadow memory is deferred until somebody needs it, and dropped at the
-next barrier, where it no longer counts.
+Between two barriers of the whole block, whether accesses to shared memory conflict depends only on these accesses:
+which lanes access which bytes, one instruction after another. Blocks repeat the same sequence, tile after tile, and
+batch after batch. So the conflict-free sequences are kept as a tree: its root is the state in which no block has
+accessed anything since its last barrier, its edges are accesses. While the blocks follow a known path, an access costs
+one look-up. Its entry in shadow memory is deferred until it is needed, and dropped at the next barrier, after which it
+no longer counts.
 
-The tree says nothing of copies in flight, of barriers of some warps alone, and of accesses that were checked in another
-way: :meth:`IntervalPatterns.stop` leaves it until the next interval.
+The tree has no copies in flight, no barriers of some of the warps, and no accesses that were checked in another way:
+:meth:`IntervalPatterns.stop` leaves it until the next interval.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from matmill.emulator.races.order.clocks import Ints
 _MOST_SHAPES = 256
 _MOST_NODES = 1 << 14
 _MOST_DEFERRED = 1 << 12
-# After so many new accesses, and no known one among them, a program's intervals count as not repeating.
+# New accesses without a known one among them after which a program's intervals count as not repeating.
 _PATIENCE = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """Addresses of ``n`` warps, apart from the lowest one: int64[n, 32] and bool[n, 32]."""
+    """Addresses of ``n`` warps relative to the lowest one, and active lanes: int64[n, 32] and bool[n, 32]."""
 
     distance: Ints
     active: NDArray[np.bool_]
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """One instruction's plain accesses by the lanes of ``shape`` to their own blocks' shared memory from ``low`` on."""
+    """One instruction's plain accesses, by the lanes of ``shape``, to their blocks' shared memory from ``low`` on."""
 
     shape: Shape
     low: int
@@ -52,7 +52,7 @@ Node: TypeAlias = "dict[Pattern, Node]"
 
 
 class IntervalPatterns:
-    """The tree of clean sequences, where the blocks of one batch are in it, and what they have deferred."""
+    """The tree of clean sequences, the position of one batch's blocks in it, and their deferred accesses."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[bytes, ...], Shape] = {}
@@ -66,18 +66,18 @@ class IntervalPatterns:
 
     @property
     def on(self) -> bool:
-        """Whether repeated intervals are looked for at all."""
+        """True while repeated intervals are looked for at all."""
         return self._patience > 0
 
     @property
     def followed(self) -> bool:
-        """Whether the accesses since the interval began are a path of the tree."""
+        """True if the accesses since the interval began are a path of the tree."""
         return self._node is not None
 
     def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> Shape:
-        """Return what stands for these distances and lanes.
+        """Return the shape of these distances and lanes, one object for equal ones.
 
-        ``key`` tells them from others, and which warps of a batch act.
+        ``key`` identifies them and the warps of a batch that act.
         """
         result = self._shapes.get(key)
         if result is None:
@@ -88,7 +88,7 @@ class IntervalPatterns:
         return result
 
     def pattern(self, shape: Shape, low: int, *, kind: str, width: int, where: int) -> Pattern:
-        """Return what stands for an instruction's accesses."""
+        """Return the pattern of an instruction's accesses, one object for equal ones."""
         key = (shape, low, kind, width, where)
         result = self._patterns.get(key)
         if result is None:
@@ -96,13 +96,13 @@ class IntervalPatterns:
         return result
 
     def follow(self, pattern: Pattern, warps: Ints, batch: object) -> bool:
-        """Tell whether ``warps`` (int64[n]) of a batch go on along a known path; then the access is deferred."""
+        """Tell whether ``warps`` (int64[n]) of a batch continue along a known path; if so, the access is deferred."""
         node = self._node
         if node is None or len(self.deferred) == _MOST_DEFERRED:
             return False
         if batch is not self._batch:
             if self._batch is not None:
-                # A path is one of the blocks of one batch.
+                # All accesses of a path are by one batch's blocks.
                 self._node = None
                 return False
             self._batch = batch
@@ -116,7 +116,7 @@ class IntervalPatterns:
         return True
 
     def learn(self, pattern: Pattern) -> None:
-        """Learn the access that was just refused: it has been checked, and is free of conflicts."""
+        """Add the access that was just refused: it has been checked, and is free of conflicts."""
         if self._node is None or not self.on:
             return
         if self._nodes >= _MOST_NODES:
@@ -130,7 +130,7 @@ class IntervalPatterns:
         self._node = None
 
     def restart(self) -> None:
-        """Restart: no block has accessed anything since its last barrier."""
+        """Return to the root: no block has accessed anything since its last barrier."""
         self._node = self._root if self.on else None
         self._batch = None
 

@@ -1,20 +1,20 @@
 """Shadow of shared memory: a cheap screen before the exact check.
 
 Between two barriers of all warps of a block (an *interval*) most blocks read some bytes and write others. The screen
-notes, per 16 bytes, the last interval that read and that wrote them, and keeps a log of the interval's accesses. While
-no access meets bytes that another one of the same interval wrote, or writes bytes that another one read, there is
-nothing to check: whatever came before the interval is ordered. The first access that does so makes the block
-*hot*: the log is entered into the exact shadow cells, and they check everything until the interval ends.
+records, per 16 bytes, the last interval that read and that wrote them, and keeps a log of the interval's accesses.
+While no access overlaps bytes that another one of the same interval wrote, or writes bytes that another one read, there
+is nothing to check: everything before the interval is ordered. The first access that does makes the block *hot*: the
+log is entered into the exact shadow cells, and they check everything until the interval ends.
 
 Barriers of fewer warps or lanes break the rule that an interval's accesses of different warps are unordered: from the
-first one to the interval's end the block is *general*, that is hot and without the shortcut that rests on that rule;
-the log is entered again, for what the shortcut left out.
+first one to the interval's end the block is *general*, that is hot and without the shortcut that relies on that rule;
+the log is entered again, for the accesses that the shortcut omitted.
 
-Intervals whose accesses are those of an earlier one need no screen (``interval_patterns``): what they would leave here
-is entered only where another access or barrier asks for it (:meth:`SharedSpace.settle`).
+Intervals that repeat an earlier one need no screen (``interval_patterns``): their accesses are entered here only if
+another access or barrier needs them (:meth:`SharedSpace.settle`).
 
-Where mbarriers, clusters and asynchronous units order accesses (``ordered``) there are no such intervals: all blocks
-are hot and general for good.
+If mbarriers, clusters and asynchronous units order accesses (``ordered``) there are no such intervals: all blocks are
+always hot and general.
 """
 
 from __future__ import annotations
@@ -60,20 +60,21 @@ class SharedSpace:
         self._row: Ints = np.full(blocks, -1, dtype=np.int64)
         self._free: list[int] = []
         self._rows = 0
-        # Intervals are numbered on from one tenant of a row to the next, so that old stamps stay old.
+        # Intervals are numbered on when a row passes to another block, so that old stamps stay old.
         self._last: Ints = np.zeros(0, dtype=np.int64)
         self._span = _FIRST_SPAN
         self._unit = _GRAIN
         self._read: Stamps = np.zeros(0, dtype=np.int32)
         self._wrote: Stamps = np.zeros(0, dtype=np.int32)
-        # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async in flight.
+        # Per unit: the last interval that wrote it, scratch memory to detect lanes that overlap, and the cp.async in
+        # flight.
         self._wrote_unit: Stamps = np.zeros(0, dtype=np.int32)
         self._meet: Stamps = np.zeros(0, dtype=np.int32)
         self._copier: Ints = np.zeros(0, dtype=np.int64)
         self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
-        # Counts the changes of what shadow elements a block's addresses have.
+        # The number of changes to the mapping from a block's addresses to shadow elements.
         self.layout = 0
-        # The blocks with anything noted or ordered since their last barrier, and a scratch for those that meet.
+        # Blocks with anything recorded or ordered since their last barrier, and scratch memory for those that meet.
         self._busy = np.zeros(blocks, dtype=np.bool_)
         self._met = np.zeros(blocks, dtype=np.bool_)
         self._patterns = IntervalPatterns()
@@ -81,11 +82,11 @@ class SharedSpace:
 
     @property
     def patterns(self) -> IntervalPatterns | None:
-        """The intervals known; None where they are not looked for: copies in flight reach from one into the next."""
+        """The known intervals, or None while they are not used: copies in flight extend from one into the next."""
         return self._patterns if not self._copied and self._patterns.on else None
 
     def settle(self) -> None:
-        """Enter the accesses that were deferred: screened already, so only noted."""
+        """Enter the deferred accesses. They have been screened, so they are only recorded."""
         if not self._patterns.deferred:
             return
         deferred = self._patterns.deferred
@@ -104,7 +105,7 @@ class SharedSpace:
     def _interrupt(self, blocks: Ints, *, known: bool = False) -> None:
         """Flush deferred accesses: an access of another kind reached ``blocks``.
 
-        Unless it is ``known``, no path has it.
+        Unless it is ``known``, it is not in the tree.
         """
         if self._ordered:
             return
@@ -114,7 +115,7 @@ class SharedSpace:
             self._patterns.stop()
 
     def _drop(self, blocks: Ints) -> None:
-        """Drop what was deferred if all of it is of ``blocks``, which have met; else enter it."""
+        """Drop the deferred accesses if all of them are by ``blocks``, which have met; else enter them."""
         deferred = self._patterns.deferred
         if not deferred:
             return
@@ -126,11 +127,11 @@ class SharedSpace:
         self._met[blocks] = False
 
     def repeated(self, rows: Rows) -> RepeatedRead | None:
-        """Return what remembers a plain read just checked, for when the same lanes read the same bytes again."""
+        """Return a record of a plain read that was just checked, for repetitions with the same lanes and addresses."""
         return None if self._ordered else RepeatedRead(self, rows)
 
     def read_again(self, read: RepeatedRead) -> bool:
-        """Check and remember a repeated read; False, and nothing done, where it takes :meth:`access`."""
+        """Check and record a repeated read; return False, with nothing done, if it needs :meth:`access`."""
         if self._hot[read.blocks].any() or self._general[read.blocks].any():
             return False
         self._interrupt(read.blocks)
@@ -156,9 +157,9 @@ class SharedSpace:
         return rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
 
     def access(self, rows: Rows, stores: Stores | None, pattern: Pattern | None = None) -> None:
-        """Check one instruction's reads, plain writes or atomics, and remember them.
+        """Check one instruction's reads, plain writes or atomics, and record them.
 
-        ``pattern`` stands for them where an equal access after equal ones need not be checked again.
+        ``pattern`` identifies the access if an equal one after equal ones need not be checked again.
         """
         block = self._fit(rows)
         self._interrupt(block, known=pattern is not None)
@@ -190,7 +191,7 @@ class SharedSpace:
         self._wrote[rows.on(grains)] = _PENDING
 
     def by_agent(self, access: Access, block: int, width: int) -> None:
-        """Check what an asynchronous unit does to ``width`` bytes at addresses of a block, and remember it.
+        """Check an asynchronous unit's access to ``width`` bytes at addresses of a block, and record it.
 
         ``access`` has an entry for each of them; its cells are filled in here.
         """
@@ -211,7 +212,7 @@ class SharedSpace:
         first = rows.on(self._bases(block, self._unit) + rows.addresses // self._unit)
         threads = rows.on(_threads(rows)) + 1
         for unit in range(rows.width // self._unit):
-            # Where another thread's copy has run into this one, that one's mark stays.
+            # If another thread's copy overlaps this one, the other's mark stays.
             mine = self._copier.take(first + unit) == threads
             self._copier[first[mine] + unit] = 0
         self._fill(self._wrote_unit, rows, block, rows.spread(self._interval[block].astype(np.int32)))
@@ -225,7 +226,7 @@ class SharedSpace:
         self._remember(rows, block)
 
     def block_barrier(self, blocks: Ints) -> None:
-        """Begin a new interval of ``blocks``; to be called before their clocks go on."""
+        """Begin a new interval of ``blocks``; to be called before their clocks advance."""
         self._drop(blocks)
         self._interval[blocks] += 1
         if self._ordered:
@@ -268,7 +269,7 @@ class SharedSpace:
         return block
 
     def _make_room(self, block: Ints, width: int, end: int) -> None:
-        """Make the shadow fine enough for accesses of ``width`` bytes, and large enough for ``end`` bytes of blocks."""
+        """Make the shadow fine enough for accesses of ``width`` bytes, and large enough for ``end`` bytes per block."""
         fresh = block[self._row[block] < 0]
         if fresh.size:
             fresh = np.unique(fresh)
@@ -320,7 +321,7 @@ class SharedSpace:
         return grains, hot
 
     def _meets(self, rows: Rows, block: Ints, grains: Ints) -> NDArray[np.bool_]:
-        """Return the flags of the lanes that may touch what this interval wrote, or write what it read."""
+        """Return the flags of lanes that may access bytes that this interval wrote, or write bytes that it read."""
         now = self._interval[block].astype(np.int32)[:, None]
         if rows.kind in _READS:
             over: NDArray[np.bool_] = self._wrote.take(grains) >= now
@@ -332,7 +333,7 @@ class SharedSpace:
         else:
             for unit in range(rows.width // self._unit):
                 met |= (self._wrote_unit.take(first + unit) == now) | (self._copier.take(first + unit) != 0)
-        # Of the lanes that meet in one unit all but the last read another lane's name there.
+        # If lanes overlap in one unit, all but the last read another lane's name there.
         units = rows.on(first)
         names = np.arange(units.size, dtype=np.int32)
         self._meet[units] = names
@@ -344,7 +345,7 @@ class SharedSpace:
         return met
 
     def _stamp(self, rows: Rows, block: Ints, grains: Ints) -> None:
-        """Note the accesses of blocks that are not hot."""
+        """Record the accesses of blocks that are not hot."""
         now = rows.spread(self._interval[block].astype(np.int32))
         grains = rows.on(grains)
         if rows.kind in _READS:
@@ -358,7 +359,7 @@ class SharedSpace:
             self._fill(self._wrote_unit, rows, block, now)
 
     def _fill(self, array: NDArray[S], rows: Rows, block: Ints, values: NDArray[S]) -> None:
-        """Set all units that the active lanes touch to the lane's value (one per active lane, or one for all)."""
+        """Set all units that the active lanes access to the lane's value (one per active lane, or one for all)."""
         if rows.width == _GRAIN:
             grains = rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
             array.reshape(-1, _GRAIN // self._unit)[grains] = values[:, None]
@@ -368,21 +369,21 @@ class SharedSpace:
             array[first + unit] = values
 
     def _bases(self, block: Ints, grain: int) -> Ints:
-        """Return where each block's row begins in an array with one element per ``grain`` bytes: int64[n, 1]."""
+        """Return the start of each block's row in an array with one element per ``grain`` bytes: int64[n, 1]."""
         bases: Ints = (self._row[block] * (self._span // grain))[:, None]
         return bases
 
     def _entries(self, rows: Rows) -> Access:
         """Return ``rows`` as entries for the cells.
 
-        The floor is today's, for logged accesses too: two lanes' accesses that it calls ordered are both ordered
-        before all that the warp does from now on, so either may represent the other.
+        The floor is the present one, also for logged accesses: two lanes' accesses that are ordered by it are both
+        ordered before everything that the warp does from now on, so either may represent the other.
         """
         block = rows.blocks(self._clocks.warps_per_block)
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
 
     def _judge(self, access: Access, stores: Stores | None) -> None:
-        """Report the races of ``access`` with copies in flight, within itself and with what the cells remember."""
+        """Report the races of ``access`` with copies in flight, within itself, and with remembered accesses."""
         in_flight = np.flatnonzero(self._copier[access.cells])
         if in_flight.size:
             second = access.take(in_flight)
@@ -404,21 +405,21 @@ class SharedSpace:
             self._cells.insert(self._entries(rows))
 
     def _remember(self, rows: Rows, block: Ints) -> None:
-        """Log ``rows``; a log too long is given up, its blocks being treated as general until their next barrier."""
+        """Log ``rows``; if the log is too long, drop it and treat its blocks as general until their next barrier."""
         kept = ~self._general[block]
         if kept.any() and self._log.append(rows.take(kept), self._interval):
             self._give_up_log()
 
     def _give_up_log(self) -> None:
-        """Treat the blocks of the log as general until their next barrier."""
+        """Drop the log and treat its blocks as general until their next barrier."""
         self.generalize(self._log.blocks(self._interval))
         self._log.clear()
 
 
 class RepeatedRead:
-    """A read of shared memory whose lanes and addresses stay, as in a loop over tiles: what is looked up, found once.
+    """A read of shared memory that repeats with the same lanes and addresses, as in a loop over tiles, looked up once.
 
-    ``grains`` are the shadow elements that it touches, each once, and ``owners`` their blocks.
+    ``grains`` are the shadow elements that it reads, each once, and ``owners`` their blocks.
     """
 
     def __init__(self, space: SharedSpace, rows: Rows) -> None:
@@ -431,7 +432,7 @@ class RepeatedRead:
         self.owners = rows.spread(self.block)[first]
 
     def again(self) -> bool:
-        """Check and remember it once more; False, and nothing done, where that takes the long way."""
+        """Check and record it again; return False, with nothing done, if it needs the full check."""
         return self._space.layout == self._layout and self._space.read_again(self)
 
 

@@ -1,4 +1,4 @@
-"""Warp-wide accesses before they are looked up in shadow memory, and shadow arrays that grow and get finer."""
+"""Warp-wide accesses before their look-up in shadow memory, and shadow arrays that grow and become finer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ WORD_BYTES = 4
 class Rows:
     """One instruction executed by ``n`` warps.
 
-    ``warp`` and ``clock`` are int64[n], ``addresses`` int64[n, 32] with inactive lanes set to 0, ``active``
-    bool[n, 32], ``width`` the bytes per lane. ``tag`` (int64[n]) is the holder's: the interval in a log, the group of
-    a ``cp.async``.
-    ``full`` says that all lanes are active. ``owner`` (int64[n]) are the blocks whose shared memory the warps access,
-    None where each accesses its own.
+    ``warp`` and ``clock`` are int64[n], ``addresses`` int64[n, 32] with inactive lanes set to 0, ``active`` bool[n,
+    32], ``width`` the bytes per lane. ``tag`` (int64[n]) is set by the container: the interval in a log, the group of a
+    ``cp.async``. ``full`` says that all lanes are active. ``owner`` (int64[n]) are the blocks whose shared memory the
+    warps access, or None if each accesses its own.
     """
 
     kind: str
@@ -42,7 +41,7 @@ class Rows:
     owner: Ints | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> Rows:
-        """Return the warps ``chosen`` (bool[n]); the same object where that is all of them."""
+        """Return the warps ``chosen`` (bool[n]); the same object for all of them."""
         if chosen.all():
             return self
         return Rows(
@@ -59,7 +58,7 @@ class Rows:
         )
 
     def tagged(self, tag: Ints) -> Rows:
-        """Return the same with another tag."""
+        """Return the same rows with another tag."""
         return Rows(
             self.kind,
             self.where,
@@ -78,17 +77,17 @@ class Rows:
         return self.warp // warps_per_block if self.owner is None else self.owner
 
     def spread(self, values: NDArray[S]) -> NDArray[S]:
-        """Return one value per active lane, in row order, of one per warp: S[n] to S[active lanes]."""
+        """Return a value per active lane, in row order, from a value per warp: S[n] to S[active lanes]."""
         if self.full:
             return np.repeat(values, LANES)
         return np.broadcast_to(values[:, None], self.active.shape)[self.active]
 
     def on(self, values: NDArray[S]) -> NDArray[S]:
-        """Return the active lanes' part of S[n, 32], in row order."""
+        """Return the values of active lanes in S[n, 32], in row order."""
         return values.ravel() if self.full else values[self.active]
 
     def access(self, space: str, base: Ints, unit: int, floor: Ints) -> Access:
-        """Return what the active lanes do to cells of ``unit`` bytes.
+        """Return the accesses of active lanes to cells of ``unit`` bytes.
 
         ``base`` (int64[n, 32] or [n, 1]) plus the address in units is the first cell of each lane.
         """
@@ -117,7 +116,7 @@ def rows_of(
     clock: Ints,
     owner: Ints | None = None,
 ) -> Rows:
-    """Copy the caller's arrays, which it may reuse, into ``Rows``."""
+    """Return ``Rows`` with copies of the caller's arrays, which it may reuse."""
     count = len(addresses)
     full = bool(active.all())
     return Rows(
@@ -135,9 +134,9 @@ def rows_of(
 
 
 class Stores:
-    """What an instruction of ``n`` warps stores, and what is there before.
+    """The values that an instruction of ``n`` warps stores, and those before.
 
-    ``contents`` returns both as uint8[n, 32, width]. It is called only where two stores meet, before they are made.
+    ``contents`` returns both as uint8[n, 32, width]. It is called only if two stores overlap, before they take effect.
     """
 
     def __init__(self, warp: Ints, contents: Callable[[], tuple[Bytes, Bytes]]) -> None:
@@ -145,13 +144,13 @@ class Stores:
         self._contents = contents
 
     def alike(self, access: Access, one: Ints, two: Ints) -> NDArray[np.bool_]:
-        """Tell whether the entries ``one`` of ``access`` store the same as the entries ``two``."""
+        """Tell whether the entries ``one`` of ``access`` store the same bytes as the entries ``two``."""
         stored, _ = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access.take(one)) == self._part(stored, access.take(two))).all(1)
         return same
 
     def unchanging(self, access: Access) -> NDArray[np.bool_]:
-        """Tell whether entries of ``access`` store what is there already."""
+        """Tell whether entries of ``access`` store the bytes that are there already."""
         stored, held = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access) == self._part(held, access)).all(axis=1)
         return same
@@ -166,7 +165,7 @@ class Stores:
 
 
 def resized(array: NDArray[S], old: tuple[int, int], new: tuple[int, int], factor: int = 1) -> NDArray[S]:
-    """Return an array of shape ``old`` in shape ``new``, each element repeated ``factor`` times, the rest zero; flat.
+    """Return ``array`` of shape ``old`` in shape ``new``, each element repeated ``factor`` times, the rest zero; flat.
 
     >>> resized(np.array([1, 2, 3, 4]), (2, 2), (2, 3))
     array([1, 2, 0, 3, 4, 0])
