@@ -87,7 +87,11 @@ def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
 
 
 def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
-    """Choose among ``candidates``, as :func:`choose` does: the legal configuration with the least time per call."""
+    """Choose among ``candidates``, as :func:`choose` does: the legal configuration with the least time per call.
+
+    For calls in a row this is the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about
+    equal calls, such as those limited by the host, the configuration with the least GPU time wins.
+    """
     reasons: list[str] = []
     legal: list[Choice[P]] = []
     for candidate in candidates:

@@ -94,6 +94,9 @@ def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--
     """Return the name among ``known`` that ``text`` stands for, long or short, in upper or lower case.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+
+    >>> long_name("bf16"), long_name("Float32")
+    ('bfloat16', 'float32')
     """
     names = list(known)
     full = SHORT.get(text.lower(), text.lower())
@@ -165,17 +168,29 @@ def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") ->
 
 
 def widest(dtype: DType) -> DType | None:
-    """Return the other type that products of ``dtype`` may have, or None."""
+    """Return the other type that products of ``dtype`` may have, or None.
+
+    >>> widest(F16).name, widest(F32).name, widest(F64)
+    ('float32', 'float64', None)
+    """
     return F64 if dtype is F32 else dtype.wider
 
 
 def summed(dtype: DType, result: DType) -> DType:
-    """Return the table's row that kernels use for elements of ``dtype`` where the product has the type ``result``."""
+    """Return the table's row that kernels use for elements of ``dtype`` where the product has the type ``result``.
+
+    >>> summed(F32, F64).accumulator.name, summed(F32, F32).accumulator.name, summed(F16, F32).name
+    ('float64', 'float32', 'float16')
+    """
     return F32_IN_F64 if dtype is F32 and result is F64 else dtype
 
 
 def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, conversion: str = BY_ASTYPE) -> DType:
-    """Return the table's row for the type ``name`` of the array ``argument``."""
+    """Return the table's row for the type ``name`` of the array ``argument``.
+
+    Raises :class:`~matmill.errors.DTypeError` for a type outside the table. The message says what to do, with
+    ``conversion`` as the template for converting the array.
+    """
     dtype = table.get(name)
     if dtype is None:
         *others, last = table

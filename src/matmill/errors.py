@@ -103,7 +103,11 @@ def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError
 
 
 def by_copy(argument: str, fix: str) -> str:
-    """Return the advice to use a copy of an argument. For ``out``, whose copy would be lost, it is to omit ``out``."""
+    """Return the advice to use a copy of an argument. For ``out``, whose copy would be lost, it is to omit ``out``.
+
+    >>> by_copy("a", "Pass a.copy()."), by_copy("out", "Pass out.copy().")
+    ('Pass a.copy().', 'Omit out= and use the array that is returned.')
+    """
     return fix if argument != "out" else OMIT_OUT
 
 
@@ -111,7 +115,11 @@ OMIT_OUT = "Omit out= and use the array that is returned."
 
 
 def size(nbytes: int) -> str:
-    """Format a number of bytes for messages."""
+    """Format a number of bytes for messages.
+
+    >>> size(1000), size(3 << 29), size(2**81), size(2**100)
+    ('1000 bytes', '1.50 GiB', '2.00 YiB', '1,048,576.00 YiB')
+    """
     power = min(max(0, nbytes.bit_length() - 1) // 10, len(_UNITS))
     return f"{nbytes / 1024**power:,.2f} {_UNITS[power - 1]}" if power else f"{nbytes} bytes"
 
@@ -124,7 +132,13 @@ _FEW_LETTERS = 3
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """Return the error for a ``name`` that is not in ``known``, with the nearest known name, if one is near."""
+    """Return the error for a ``name`` that is not in ``known``, with the nearest known name, if one is near.
+
+    >>> str(unknown_name("arch", "h20", ["t4", "h200"]))
+    "arch: got 'h20'; wanted one of t4, h200. Did you mean 'h200'?"
+    >>> str(unknown_name("command", "nope", ["inner", "why"]))
+    "command: got 'nope'; wanted one of inner, why. Pick one of these names."
+    """
     names = list(known)
     cutoff = 0.6 if len(name) > _FEW_LETTERS else 0.5
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=cutoff)

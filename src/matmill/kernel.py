@@ -331,7 +331,11 @@ def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arc
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Return a / b, rounded up, for b > 0."""
+    """Return a / b, rounded up, for b > 0.
+
+    >>> ceil_div(7, 4)
+    2
+    """
     return -(-a // b)
 
 

@@ -91,7 +91,11 @@ Encode: TypeAlias = Callable[[TensorMap, int], bytes]
 
 
 def size_and_alignment(value: Argument) -> tuple[int, int]:
-    """Return a parameter's size and alignment in bytes."""
+    """Return a parameter's size and alignment in bytes.
+
+    >>> size_and_alignment(np.float64(0)), size_and_alignment(Pointer("A", 0))
+    ((8, 8), (8, 8))
+    """
     if isinstance(value, Struct):
         return len(value.data), value.align
     if isinstance(value, TensorMap):
@@ -124,7 +128,11 @@ STATIC_SHARED = 48 << 10
 
 
 def shared_per_block(capability: tuple[int, int]) -> int:
-    """Return the most bytes of shared memory per block for a compute capability, the least of all if it is unknown."""
+    """Return the most bytes of shared memory per block for a compute capability, the least of all if it is unknown.
+
+    >>> shared_per_block((9, 0)), shared_per_block((6, 1))
+    (232448, 49152)
+    """
     if capability < min(_SHARED_PER_BLOCK):
         return STATIC_SHARED
     return _SHARED_PER_BLOCK.get(capability, max(_SHARED_PER_BLOCK.values())) << 10
@@ -163,7 +171,11 @@ Numbers = TypeVar("Numbers", int, NDArray[np.int64])
 
 
 def coordinates(number: Numbers, shape: Dim3) -> tuple[Numbers, Numbers, Numbers]:
-    """Convert a linear index, or an array of them, to x, y, z in a grid or block of ``shape``."""
+    """Convert a linear index, or an array of them, to x, y, z in a grid or block of ``shape``.
+
+    >>> coordinates(7, (2, 3, 4))
+    (1, 0, 1)
+    """
     x, y, _ = shape
     return number % x, number // x % y, number // (x * y)
 

@@ -251,8 +251,8 @@ def transpose_add(
     transposed view as ``x``, both arrays have one order in memory), and every extent may be 0.
 
     16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
-    ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact ``alpha *
-    x``. Integers wrap around, and are scaled by whole numbers.
+    ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
+    ``alpha * x``. Integers wrap around, and are scaled by whole numbers.
 
     ``out`` may be exactly ``y`` (the same memory, shape and strides) and shares no memory with ``x``. ``beta = 0``
     means that ``y`` is not read, and ``alpha = 0`` that ``x`` is not: NaN there does not reach the result.

@@ -178,10 +178,7 @@ class Plan:
 
 
 def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
-    """Return a function that enqueues one launch.
-
-    It has no loops over stages, offsets and launches, which take a fifth of the time.
-    """
+    """Return a function that enqueues one launch, without loops over stages, offsets and launches."""
     free: deque[_Bound] = deque()
 
     def enqueue(addresses: Addresses, stream: int) -> None:

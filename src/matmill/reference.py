@@ -112,7 +112,11 @@ def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: f
 
 
 def excess(actual: Array, expected: Array, limit: Array) -> float:
-    """Return the largest ratio of error to ``limit``; infinite where a value is missing or unexpectedly not finite."""
+    """Return the largest ratio of error to ``limit``; infinite where a value is missing or unexpectedly not finite.
+
+    >>> excess(np.float32([1.0, 2.0]), np.array([1.0, 2.5]), np.array([0.1, 1.0]))
+    0.5
+    """
     if not actual.size:
         return 0.0
     with np.errstate(all="ignore"):

@@ -76,10 +76,7 @@ class _Field:
 
 
 def _fields(word: int, width: int, count: int, *, shift: int = 0, step: int = 0) -> tuple[_Field, ...]:
-    """Return ``count`` fields of 32-bit words.
-
-    The first starts ``shift`` bits into ``word``, each further one ``step`` bits later.
-    """
+    """Return ``count`` fields, the first ``shift`` bits into 32-bit ``word``, each further one ``step`` bits later."""
     return tuple(_Field(32 * word + shift + i * (step or width), width) for i in range(count))
 
 

@@ -111,9 +111,9 @@ class Image:
 class Texture(Image):
     """A texture of one level over an array, for a parameter ``cudaTextureObject_t``. It sees a kernel's stores there.
 
-    ``array`` is a NumPy array, or one of another library in host memory: ``(width,)``, ``(height, width)`` or ``(depth,
-    height, width)``; with ``layered`` the first axis has the layers, with ``cubemap`` the six faces (of each layer).
-    Two or four ``channels`` are one more axis after these.
+    ``array`` is a NumPy array, or one of another library in host memory: ``(width,)``, ``(height, width)`` or
+    ``(depth, height, width)``; with ``layered`` the first axis has the layers, with ``cubemap`` the six faces (of each
+    layer). Two or four ``channels`` are one more axis after these.
 
     ``address`` is the address mode, for coordinates outside: "clamp", "border", "wrap" or "mirror", for all axes or one
     for each of x, y and z. As in CUDA "wrap" and "mirror" need ``normalized`` coordinates, from 0 to 1, and are "clamp"

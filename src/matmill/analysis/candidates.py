@@ -191,10 +191,7 @@ def label(config: Config) -> str:
 
 
 def _of_all_k(config: Config) -> str:
-    """Return the description of a configuration whose work tiles have all of k.
-
-    Tiles of 16 rows and more are those of warps.
-    """
+    """Return the description of a configuration whose work tiles have all of k; tiles from 16 rows on are warps'."""
     products = f"{config['PRODUCTS']} products of " if config["PRODUCTS"] > 1 else ""
     who, threads = ("warps", config["THREADS"] // 32) if config["TM"] >= 16 else ("threads", config["THREADS"])
     stages = "two stages" if config["STAGES"] == 2 else "one stage"

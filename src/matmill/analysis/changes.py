@@ -33,7 +33,10 @@ _NARROWER: dict[DType, tuple[DType, ...]] = {F32: (BF16, F16), F64: (F32,)}
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the call, in words, and the time per call of calls in a row: ``seconds`` instead of ``before``."""
+    """A change of the call, in words, and the time per call of calls in a row: ``seconds`` instead of ``before``.
+
+    ``kind`` is ``alignment``, ``sizes``, ``layout``, ``dtype``, ``precision`` or ``out_dtype``.
+    """
 
     kind: str
     words: str

@@ -17,10 +17,7 @@ from matmill.dtypes import ELEMENTWISE, DType
 
 
 class _Torch:
-    """The functions of torch that the fast path uses; matmill does not import torch.
-
-    ``classes`` is empty before :meth:`enable`.
-    """
+    """The functions of torch that the fast path uses, bound by :meth:`enable`: matmill does not import torch."""
 
     __slots__ = (
         "byte",

@@ -126,10 +126,7 @@ def _parsed(text: str) -> Module:
 
 
 class _Pool:
-    """Runs batches one after another.
-
-    A batch with only spinning warps is set aside, since it may wait for a later one.
-    """
+    """Runs batches one after another, but sets aside those that only spin: they may wait for a later one."""
 
     def __init__(self, context: LaunchContext, schedule: int) -> None:
         self.context = context

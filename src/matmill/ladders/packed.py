@@ -1,8 +1,9 @@
 """The host code that products of packed float32 matrices share: parameters, why_not, launch shapes, published times.
 
 Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C on packed
-row-major matrices, with the parameters ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha,
-float beta)``. If beta is 0, C is not read.
+row-major matrices, with the parameters
+``(const float* A, const float* B, float* C, int m, int n, int k, float alpha, float beta)``. If beta is 0, C is not
+read.
 """
 
 from __future__ import annotations

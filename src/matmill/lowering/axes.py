@@ -167,7 +167,11 @@ def grids(
     *,
     most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, Lattice]]:
-    """Yield one axis, the longest, in pieces of at most ``most``, each with the offsets at which it is launched."""
+    """Yield one axis, the longest, in pieces of at most ``most``, each with the offsets at which it is launched.
+
+    The other axes are looped over, from each of ``starts`` (in elements). ``sizes`` are the bytes of an element of A,
+    B, C and D.
+    """
     longest = max(axes, key=lambda axis: axis.extent, default=NO_AXIS)
     loops = [axis for axis in axes if axis is not longest]
     starts = tuple(starts)

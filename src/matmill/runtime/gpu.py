@@ -238,10 +238,7 @@ class GPU:
         prepared(*frame.calls[0])
 
     def synchronize(self) -> None:
-        """Wait for all work on this GPU.
-
-        The error of a kernel that failed is raised here, with the latest launch's name.
-        """
+        """Wait for all work on this GPU. A kernel's failure is raised here, with the latest launch's name."""
         self.call("cuCtxSynchronize")
         self.tidy()
 
@@ -356,9 +353,9 @@ class GPU:
                 self.leave()
 
     def call(self, name: str, *args: object) -> Any:
-        """Call a function of the driver in this GPU's context; return its result.
+        """Call a function of the driver in this GPU's context.
 
-        Raises :class:`~matmill.errors.LaunchError` where the function returns an error.
+        Raises :class:`~matmill.errors.LaunchError` on failure.
         """
         with self.within():
             return self._demand(getattr(self._driver, name)(*args), name)

@@ -81,10 +81,7 @@ class Source:
 
 
 def _bits(array: NDArray[Any]) -> Bits:
-    """Return the array's memory as unsigned integers of the same size. Copies then keep every bit.
-
-    They also let other threads run.
-    """
+    """Return the array's memory as unsigned integers: copies keep every bit and let other threads run."""
     bits: Bits = array.view(np.ndarray).view(np.dtype(f"u{array.itemsize}"))
     return bits
 

@@ -27,11 +27,11 @@ _CANDIDATES = (Production(INNER, space, cost.explain),)
 class Steps:
     """The launches that streaming needs from a kernel, to be run in order.
 
-    ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros. ``add(chunk,
-    operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b`` (the same
-    address for a Gram matrix) and the workspace, but no ``c`` and ``d``. ``finish(problem, chunk, operands, total)``
-    writes D = alpha * total + beta * C, both packed, from ``operands``; ``chunk`` is any chunk that was added, or None.
-    ``workspace(chunk)`` is the bytes of workspace that ``add`` needs.
+    ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros.
+    ``add(chunk, operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b``
+    (the same address for a Gram matrix) and the workspace, but no ``c`` and ``d``.
+    ``finish(problem, chunk, operands, total)`` writes D = alpha * total + beta * C, both packed, from ``operands``;
+    ``chunk`` is any chunk that was added, or None. ``workspace(chunk)`` is the bytes of workspace that ``add`` needs.
     """
 
     workspace: Callable[[Gemm], int]

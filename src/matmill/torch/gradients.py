@@ -52,10 +52,7 @@ def inner(e: Any, f: Any) -> Any:
 
 
 def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
-    """Return ``matmul``, as :func:`transpose_add` does.
-
-    ``options`` are ``activation``, ``out_dtype`` and ``precision``.
-    """
+    """Return ``matmul``, as :func:`transpose_add` does; ``options`` are its keywords."""
     if not torch.compiler.is_compiling() and _transforming():
         return MatMul.recorded(a, b, bias, **options)
     return _MATMUL(a, b, bias, **options)

@@ -40,10 +40,7 @@ class Spread:
 
     @classmethod
     def of(cls, name: str, samples: Sequence[float]) -> Spread:
-        """Return the spread.
-
-        Raises :class:`~matmill.errors.MatmillError`, with the figure's name, unless its median is positive.
-        """
+        """Return the spread. Raises :class:`~matmill.errors.MatmillError` unless the median of ``name`` is positive."""
         spread = cls(statistics.median(samples), min(samples), max(samples))
         if not 0 < spread.median < math.inf:
             raise nonsense(name, f"{spread.median:.6g}, from samples of {spread.least:.6g} to {spread.greatest:.6g}")

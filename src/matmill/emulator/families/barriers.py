@@ -87,10 +87,7 @@ def delay(i: Instruction) -> Action:
 
 @instructions("griddepcontrol")
 def launch_order(i: Instruction) -> Action:
-    """Bind griddepcontrol.
-
-    Launches run one after another; the emulator checks that dependent ones wait, and early enough.
-    """
+    """Bind griddepcontrol. Launches run one after another; the emulator checks that dependent ones wait in time."""
     m = Modifiers(i)
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()

@@ -1,8 +1,8 @@
 """Products of warpgroups, wgmma: of f16, bf16, tf32, e4m3, e5m2, 8-bit integers and bits; their fence and groups.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". D (64 x N) is A (64 x K) times B (K x N), plus D unless
-scale-d is false; warp ``w`` of the warpgroup has rows ``16 w`` to ``16 w + 15``. K is 32 bytes of elements. Lane ``4 g
-+ t`` of a warp has
+scale-d is false; warp ``w`` of the warpgroup has rows ``16 w`` to ``16 w + 15``. K is 32 bytes of elements.
+Lane ``4 g + t`` of a warp has
 
 - of A from registers: in register ``r`` row ``g + 8 (r mod 2)``, bytes ``4 t + 16 (r div 2)`` and on of its 32;
 - of D: rows ``g`` and ``g + 8`` in turn, of each columns ``2 t`` and ``2 t + 1`` of every 8.

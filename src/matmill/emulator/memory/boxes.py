@@ -62,10 +62,7 @@ class _Rows:
 
 @lru_cache(maxsize=256)
 def _rows(tensor: TensorMap) -> _Rows:
-    """Return the rows of a tensor's boxes.
-
-    Raises ``EmulationError`` for boxes whose copies are not sufficiently known.
-    """
+    """Return the rows of a tensor's boxes. Raises ``EmulationError`` for boxes whose copies are not fully known."""
     _check_known(tensor)
     itemsize = ELEMENTS[tensor.element].itemsize
     along = zip(tensor.box[1:], tensor.element_strides[1:], strict=True)
@@ -309,9 +306,7 @@ def write_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets, c
 
 
 def read_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets) -> Bytes:
-    """Return the bytes of a store or reduction from shared memory: uint8[n, nbytes], laid out as in
-    :func:`write_shared`.
-    """
+    """Return the bytes of a store or a reduction from shared memory: uint8[n, nbytes]; inverts :func:`write_shared`."""
     return shared.view("V16")[shared_chunks(base, boxes, address)].view(np.uint8)
 
 

@@ -69,10 +69,7 @@ class Heap:
         self._next, self._end = arena.start, arena.end
 
     def free(self, address: int, freed: str) -> str:
-        """Free the piece that begins at ``address``; return what is wrong with that, or "".
-
-        ``freed`` is who did so and where.
-        """
+        """Free the piece that begins at ``address``, as ``freed`` describes; return what is wrong with that, or ""."""
         piece = self._at(address)
         if piece is None or piece.start != address:
             return f"{self._space.describe(address)}, where no memory from malloc begins"

@@ -2,9 +2,9 @@
 
 Cache policies are dropped. PTX ISA, "Warp-level matrix instructions: wmma". The PTX ISA does not define which lane has
 which element of a fragment, and programs may only load, multiply, store and change all elements alike. Here fragments
-have the layout of mma.sync, which computes the products: 8 rows of a matrix are a tile of 8 x 4 registers, lane ``4 g +
-t`` has row ``g``; B is stored as its transpose, and m8n32 is the transposed product of m32n8. Registers beyond the
-matrix's elements have copies.
+have the layout of mma.sync, which computes the products: 8 rows of a matrix are a tile of 8 x 4 registers, lane
+``4 g + t`` has row ``g``; B is stored as its transpose, and m8n32 is the transposed product of m32n8. Registers beyond
+the matrix's elements have copies.
 """
 
 from __future__ import annotations

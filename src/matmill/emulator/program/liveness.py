@@ -65,9 +65,7 @@ def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
 def live_sets(
     blocks: Sequence[Block], successors: Sequence[Sequence[int]]
 ) -> tuple[list[set[Register]], list[set[Register]]]:
-    """Return the registers that are live before each block and after it; ``successors`` are the blocks that may be
-    next.
-    """
+    """Return the registers that are live before each block and after it. Blocks in ``successors`` may follow."""
     live_in: list[set[Register]] = [set() for _ in blocks]
     upward, killed = [], []
     for block in blocks:

@@ -64,7 +64,7 @@ class RaceDetector:
     >>> detector.access("shared", warp=np.array([1]), addresses=lanes, active=on, width=4, kind="read", where=9)
     >>> print(detector.races()[0])
     race in shared memory at 0x0: write by thread 0 of block 0 (instruction 7) and read by thread 32 of block 0 \
-    truction 9)
+(instruction 9)
     """
 
     def __init__(

@@ -46,7 +46,17 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
-    """List numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle."""
+    """List numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle.
+
+    If tiles are more than half of the SMs, one wave has no room for two slices of each, but two waves may have room for
+    three: 80 tiles take 132 SMs as long as one tile, and 240 thirds of them two thirds of that. Slices without a k-step
+    are omitted: they would only store zeros.
+
+    >>> from matmill.arch import get
+    >>> from matmill.kernels.gemm.tiles import TILES
+    >>> _slices(80, 512, TILES[4][2], get("h200")), _slices(2, 1024, TILES[4][0], get("h200"))
+    ([1, 3, 8], [1, 64])
+    """
     most = steps // _LEAST_STEPS
     counts = splits(blocks, most, config["BLOCKS_PER_SM"], arch)
     if arch.sms // _MOST_EVEN < blocks < _FEW_TILES * arch.sms:

@@ -240,10 +240,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 
 
 def _l2_bytes(problem: Gemm, config: Configs) -> Any:
-    """Return the average bytes of a k-tile that are read from L2.
-
-    Elements outside the matrices are filled with zeros.
-    """
+    """Return the average bytes of a k-tile that are read from L2; elements outside the matrices are not."""
     rows = problem.m / ceil_div(problem.m, config["BM"])
     columns = problem.n / ceil_div(problem.n, config["BN"])
     return (rows + columns) * config["BK"] * problem.dtype.itemsize

@@ -74,6 +74,9 @@ def mma_tiles(config: Config, *, diagonal: bool) -> int:
     """Return the MMA tiles of 16 x 8 outputs in a warp's tile.
 
     On a Gram matrix's diagonal only tiles on and above the diagonal count.
+
+    >>> mma_tiles(Config.of(TM=8, TN=8), diagonal=True), mma_tiles(Config.of(TM=8, TN=8), diagonal=False)
+    (20, 32)
     """
     rows, columns = config["TM"] // 2, config["TN"]
     return rows * columns - (rows * (rows - 1) if diagonal else 0)

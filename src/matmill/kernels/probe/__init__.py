@@ -30,8 +30,5 @@ def per_lane(dtype: DType, first: float, second: float) -> NDArray[Any]:
 
 
 def lengths(kernel: Kernel[P]) -> tuple[Kernel[P], Kernel[P]]:
-    """Return the kernel with its ``LENGTH`` and with twice that.
-
-    Their times per trip differ by ``LENGTH`` instructions.
-    """
+    """Return the kernel with its ``LENGTH`` and with twice that: their trips differ by ``LENGTH`` instructions."""
     return kernel, kernel.with_config(kernel.config.replace(LENGTH=2 * kernel.config["LENGTH"]))

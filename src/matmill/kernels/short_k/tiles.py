@@ -266,10 +266,7 @@ def configured(shape: Shape, problem: Gemm) -> Config:
 
 
 def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
-    """Tell whether threads read A or B 16 bytes at a time.
-
-    They do not for 16-bit elements, whose fragments are pairs.
-    """
+    """Tell whether threads read A or B 16 bytes at a time; fragments of 16-bit elements are read in pairs."""
     return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
 
 

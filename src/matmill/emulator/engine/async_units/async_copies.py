@@ -54,10 +54,7 @@ class PendingCopies:
         self.committed[columns] += 1
 
     def wait(self, columns: Row, allowed: int) -> None:
-        """Complete all but the ``allowed`` newest groups of these threads.
-
-        -1 completes all copies, uncommitted ones too.
-        """
+        """Complete all but the ``allowed`` newest groups of these threads; -1: all copies, uncommitted ones too."""
         if not self.queue:
             return
         waiting = np.zeros(len(self.committed), np.bool_)

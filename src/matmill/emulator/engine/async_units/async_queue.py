@@ -45,10 +45,7 @@ class AsyncQueue:
                 operation.act()
 
     def act_for(self, barriers: set[Key]) -> bool:
-        """Let the oldest operation that arrives at one of ``barriers``, else the oldest of all, take effect.
-
-        Returns False if there is none.
-        """
+        """Let the oldest operation that arrives at one of ``barriers``, else the oldest of all, take effect, if any."""
         if not self._queue:
             return False
         chosen = next((o for o in self._queue if o.barriers & barriers), next(iter(self._queue)))

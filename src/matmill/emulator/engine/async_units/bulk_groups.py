@@ -40,10 +40,7 @@ class BulkStore:
 
 
 class BulkGroups:
-    """The bulk stores in flight of one batch.
-
-    With ``late`` each takes effect at the wait that requires it, else at once.
-    """
+    """The bulk stores in flight of one batch. With ``late`` they take effect at the wait for them, else at once."""
 
     def __init__(self, columns: int, *, late: bool) -> None:
         self.late = late

@@ -31,10 +31,7 @@ class _Step:
 
 
 class Warpgroups:
-    """The instructions that warpgroups of one batch execute together.
-
-    ``members`` has each warp's warpgroup: int64[warps, 4].
-    """
+    """The instructions that warpgroups of one batch execute together; ``members`` has their warps: int64[warps, 4]."""
 
     def __init__(self, geometry: Geometry, kernel: str) -> None:
         self._geometry = geometry

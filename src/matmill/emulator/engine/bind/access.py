@@ -31,8 +31,8 @@ class Access:
 
     ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, whose family reports it to the race
     detector itself). ``counted_as`` is the kind under which its traffic counts. :meth:`locate` updates ``pieces``,
-    checks bounds, alignment and permissions, and counts; a piece's elements are then ``region.words[element][start //
-    element + index + i]``.
+    checks bounds, alignment and permissions, and counts; a piece's elements are then
+    ``region.words[element][start // element + index + i]``.
     """
 
     def __init__(

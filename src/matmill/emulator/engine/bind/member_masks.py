@@ -207,10 +207,7 @@ class Together:
         self.machine.hazards.add("shuffle-source", i, message, i)
 
     def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
-        """Report lanes that arrived with another mask.
-
-        ``WarpMeetings`` reports lanes that never came.
-        """
+        """Report lanes that arrived with another mask; ``WarpMeetings`` reports lanes that never came."""
         positions = np.flatnonzero(deserted & (others != 0))
         if not len(positions):
             return

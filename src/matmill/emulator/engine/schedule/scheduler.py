@@ -217,10 +217,7 @@ class Scheduler:
             self._pass(end, warps, met)
 
     def _pass(self, end: Terminator, warps: Ints, met: Flags) -> None:
-        """Release the lanes ``met`` of these warps without others of their warp.
-
-        Those at a block barrier still wait.
-        """
+        """Release the lanes ``met`` of these warps without others of their warp; block barriers still hold."""
         if isinstance(end.detail, Barrier):
             self.barriers.arrive(end, warps, met)
             return

@@ -77,10 +77,7 @@ class WarpMeetings:
         return warps[rows], met[rows]
 
     def left_behind(self, warps: Ints) -> Iterator[tuple[Terminator, Ints]]:
-        """Yield the waits at which lanes of ``warps`` wait for others, with these warps.
-
-        Some of the others may have exited.
-        """
+        """Yield the waits at which lanes of ``warps`` wait for others, maybe exited ones, with these warps."""
         counter = self._counters.counter[warps]
         held = warps[((counter >= HOLD) & (counter < BARRIER)).any(axis=1)]
         for following, end in self._waits.items() if len(held) else ():

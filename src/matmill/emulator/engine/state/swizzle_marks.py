@@ -47,10 +47,7 @@ class SwizzleMarks:
             self._marks[index // _CHUNK] = 0
 
     def differs(self, chunks: Ints, swizzle: int) -> tuple[int, Instruction, int] | None:
-        """Return one of some chunks that a load wrote with another swizzle: its index, the load, its swizzle.
-
-        None if none.
-        """
+        """Return a chunk that a load wrote with another swizzle, or None: its index, the load, and its swizzle."""
         if self._marks is None:
             return None
         marks = self._marks[chunks]

@@ -200,10 +200,7 @@ class AsyncDetector(RaceDetector):
         self._acquire(phases.done, phases.log, phases.length, warps, lanes)
 
     def _phases(self, barrier: Name) -> _Phases:
-        """Return a barrier's phases.
-
-        An uninitialised barrier has been reported, and is treated as initialised.
-        """
+        """Return a barrier's phases; an uninitialised barrier, which has been reported, counts as initialised."""
         return self._barriers.setdefault(barrier, _Phases())
 
     def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:

@@ -29,10 +29,7 @@ class AsyncReports(Reports):
         self._clocks = threads
 
     def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
-        """Report a race with a remembered access.
-
-        Between threads and agents it may be one of order or of visibility.
-        """
+        """Report a race with a remembered access; between threads and agents it is one of order or of visibility."""
         then, kind = self.party(second, i), RACE
         if first.actor // LANES >= self._clocks.warps:
             issuer = self._clocks.issuer(first.actor, first.key & CLOCK_MASK)

@@ -134,10 +134,7 @@ class Order:
                     self._grains = None
 
     def publish(self, log: Log, warps: Ints, lanes: NDArray[np.bool_]) -> None:
-        """Log the knowledge of ``lanes`` (bool[m, 32]) of ``warps`` (int64[m]).
-
-        Threads that learn the log come after them.
-        """
+        """Log the knowledge of ``lanes`` (bool[m, 32]) of ``warps`` (int64[m]), for threads that learn the log."""
         for warp, members in zip(warps.tolist(), lanes, strict=True):
             record = self.threads.open(warp)
             alike: dict[int, list[int]] = {}
