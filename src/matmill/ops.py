@@ -28,7 +28,7 @@ from matmill.settings import Executor
 #: requested.
 A = TypeVar("A")
 #: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
-_Options: TypeAlias = tuple[Any, str | None, object, str | None]
+_EpilogueOptions: TypeAlias = tuple[Any, str | None, object, str | None]
 #: Bypasses the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
@@ -338,7 +338,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     stream: object,
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
-    epilogue: _Options | None = None,
+    epilogue: _EpilogueOptions | None = None,
 ) -> Any:
     if beta is None:
         if c is not None:

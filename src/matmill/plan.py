@@ -92,7 +92,7 @@ def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
 Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
 
-class _Step:
+class _LoadedStage:
     """One stage of a plan: its kernels, loaded, and its offsets."""
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
@@ -140,7 +140,7 @@ class Plan:
         self.workspace = max((one.workspace for one in ready), default=0)
         self.own = _own(gpu, self.workspace) if any(one.counts for one in ready) else _nothing
         self._gpu = gpu
-        self._steps = tuple(_Step(gpu, one) for one in ready)
+        self._steps = tuple(_LoadedStage(gpu, one) for one in ready)
         self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
 
     def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:

@@ -117,10 +117,10 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows by the entry of every source that is really compiled; all give the same unit."""
     result: list[str] = []
 
-    def compiled(source: Source, _target: str, *, machine_code: bool = True) -> compiling._Unit:
+    def compiled(source: Source, _target: str, *, machine_code: bool = True) -> compiling._CompiledUnit:
         result.append(source.entry)
         resources = {source.entry: compiling.Resources(32, 0, 0, 0, 256)}
-        return compiling._Unit(b"\x7fELF and more" if machine_code else b"", "// é\n.version 8.0\n", resources)
+        return compiling._CompiledUnit(b"\x7fELF and more" if machine_code else b"", "// é\n.version 8.0\n", resources)
 
     monkeypatch.setattr(compiling, "_compile", compiled)
     return result
@@ -200,7 +200,7 @@ def test_a_unit_is_compiled_once_for_all_its_entry_points(folder: Path, monkeypa
     result: list[str] = []
     real = compiling._compile
 
-    def counted(source: Source, target: str) -> compiling._Unit:
+    def counted(source: Source, target: str) -> compiling._CompiledUnit:
         result.append(target)
         return real(source, target)
 
@@ -274,7 +274,7 @@ def test_ptx_alone_is_that_of_the_binary_and_is_kept_apart(folder: Path) -> None
 
 def test_an_option_that_would_last_does_not_change_later_kernels() -> None:
     text = 'extern "C" __global__ void k(int* to, const int* from) { to[0] = from[0]; to[1] = from[0]; }'
-    plain = nvrtc.Request("k.cu", text, (), ("--gpu-architecture=sm_90a",))
+    plain = nvrtc.CompileRequest("k.cu", text, (), ("--gpu-architecture=sm_90a",))
     restricted = replace(plain, options=(*plain.options, "--restrict"))
     before = nvrtc.build(plain, machine_code=False)
     result = nvrtc.build(restricted, machine_code=True)
@@ -287,4 +287,4 @@ def test_an_option_that_would_last_does_not_change_later_kernels() -> None:
 def test_a_process_of_its_own_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_CHILD", "raise RuntimeError('no memory')")
     with pytest.raises(CompileError, match=r"RuntimeError: no memory"):
-        nvrtc.build(nvrtc.Request("k.cu", "", (), ("-restrict",)), machine_code=False)
+        nvrtc.build(nvrtc.CompileRequest("k.cu", "", (), ("-restrict",)), machine_code=False)

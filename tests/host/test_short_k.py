@@ -16,7 +16,7 @@ from matmill.arch import get
 from matmill.choose import choose
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernels.short_k import LONGEST_K, SHORT_K, space
-from matmill.kernels.short_k.tiles import Shape, configured, staging
+from matmill.kernels.short_k.tiles import WorkTile, configured, staging
 from matmill.problem import Gemm
 
 H200 = get("h200")
@@ -37,7 +37,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "shapes_h200.jso
 )
 def test_what_it_does_not_take(problem: Gemm, said: str) -> None:
     arch = get("t4") if problem.dtype is BF16 else H200
-    config = configured(Shape(1, 64, 64, 8, 8), packed(64, 64, 8, F32))
+    config = configured(WorkTile(1, 64, 64, 8, 8), packed(64, 64, 8, F32))
     reason = SHORT_K.with_config(config.launched(BLOCKS=264)).why_not(problem, arch)
     assert reason is not None
     assert said in reason
@@ -62,23 +62,23 @@ def test_small_products_get_it(dtype: str, batch: int) -> None:
 def test_packed_batches_are_one_run_whatever_their_size() -> None:
     """Groups of 8 products of 17 x 17 start on 16 bytes, groups of 7 do not: these stand as far behind a vector."""
     problem = packed(17, 17, 17, BF16, batch=100)
-    config = configured(Shape(8, 17, 17, 32, 32), problem)
+    config = configured(WorkTile(8, 17, 17, 32, 32), problem)
     assert (config["A_ONE_RUN"], config["B_ONE_RUN"], config["D_STAGED"]) == (1, 1, 1)
     own = staging(problem, config)
     assert (own.a.width, own.a.pitch, own.a.product) == (8, 17, 289)
     assert (config["A_SHIFTED"], config["B_SHIFTED"], config["D_SHIFTED"]) == (0, 0, 0)
-    odd = configured(Shape(7, 17, 17, 32, 32), problem)
+    odd = configured(WorkTile(7, 17, 17, 32, 32), problem)
     assert (odd["A_ONE_RUN"], odd["A_WIDTH"], odd["D_STAGED"]) == (1, 8, 1)
     assert (odd["A_SHIFTED"], odd["B_SHIFTED"], odd["D_SHIFTED"]) == (1, 1, 1)
     assert staging(problem, odd).a.elements == 7 * 289 + 7 + 2  # seven more, rounded up to vectors
-    unknown = configured(Shape(8, 17, 17, 32, 32), replace(problem, base_align=None))
+    unknown = configured(WorkTile(8, 17, 17, 32, 32), replace(problem, base_align=None))
     assert (unknown["A_ONE_RUN"], unknown["D_STAGED"]) == (0, 0)
 
 
 def test_runs_start_in_other_banks() -> None:
     """Rows of 64 floats are 17 vectors apart, an odd number."""
     problem = packed(1000, 64, 64, F32)
-    own = staging(problem, configured(Shape(1, 64, 64, 8, 8), problem))
+    own = staging(problem, configured(WorkTile(1, 64, 64, 8, 8), problem))
     assert own.a.pitch == 68
     assert own.b_first == 2 * own.stage_elements  # a B that stays is stored behind both stages
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matmill.analysis.swizzle import (
     ACCESSES,
     MODES,
-    Layout,
+    SharedLayout,
     Swizzle,
     addresses,
     cost,
@@ -158,7 +158,7 @@ def test_what_the_search_finds_has_no_conflicts_and_fewer_bits_have(
     if result is not None:
         priced = cost(layout(rows, columns, dtype, result.name), access)
         assert priced.conflicts == 0
-        assert (result.swizzle.bits == 0) == (cost(Layout(rows, columns, dtype), access).conflicts == 0)
+        assert (result.swizzle.bits == 0) == (cost(SharedLayout(rows, columns, dtype), access).conflicts == 0)
         base, shift = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
         bits = result.swizzle.bits - 1
         if bits > 0 and shift >= bits:

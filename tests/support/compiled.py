@@ -112,18 +112,18 @@ def start(folder: Path, kernels: Path, *, machine_code: bool) -> Golden:
     return golden
 
 
-def _without_code(source: Source, target: str) -> compiling._Unit:
+def _without_code(source: Source, target: str) -> compiling._CompiledUnit:
     needs = _started[0].needs(source, target)  # first: where it compiles the whole unit, that leaves the PTX too
-    return compiling._Unit(b"", compile_ptx(source, target), needs)
+    return compiling._CompiledUnit(b"", compile_ptx(source, target), needs)
 
 
-def headings_alone(source: Source, target: str) -> compiling._Unit:
+def headings_alone(source: Source, target: str) -> compiling._CompiledUnit:
     """Return a unit for a GPU that runs nothing.
 
     It has the headings of its entry points in the place of PTX, and what they need.
     """
     needs = _started[0].needs(source, target)
-    return compiling._Unit(b"", "".join(f".visible .entry {name}()\n" for name in needs), needs)
+    return compiling._CompiledUnit(b"", "".join(f".visible .entry {name}()\n" for name in needs), needs)
 
 
 def resources(source: Source, target: str) -> Resources:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator import Memory, Report, run
-from matmill.jit.nvrtc import Request, build
+from matmill.jit.nvrtc import CompileRequest, build
 from matmill.launch import Argument, Dim3, Launch
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
@@ -31,7 +31,7 @@ class Options(TypedDict, total=False):
 def compile_ptx(source: str, *options: str) -> str:
     """Return the PTX that NVRTC makes of CUDA C++, with source lines."""
     flags = ("--gpu-architecture=compute_90", "-lineinfo", "--std=c++17", *options)
-    answer = build(Request("test.cu", source, (), flags), machine_code=False)
+    answer = build(CompileRequest("test.cu", source, (), flags), machine_code=False)
     assert answer.compiled, answer.log
     return answer.ptx
 

@@ -93,7 +93,7 @@ READINGS: dict[str, Reading] = {"printed": Reading(gs_in_last_term=True), "corre
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PhvmPrediction:
     """Cycles of a launch for all outputs, with its ``t_pre`` and ``t_post`` (cycles) and ``case`` (1 or 2)."""
 
     gs: int
@@ -172,7 +172,7 @@ def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
 
 def predict(  # noqa: PLR0917 — the order is that of the field: problem, then launch
     parameters: PhvmParameters, m: int, n: int, k: int, gs: int, bs: int, reading: str | Reading = "corrected"
-) -> Prediction:
+) -> PhvmPrediction:
     """Return the cycles for E (m, k) @ F (k, n) over ``gs`` blocks of ``bs`` threads, feasible or not.
 
     ``reading`` is a name in :data:`READINGS` or a :class:`Reading`. Raises :class:`~matmill.errors.ArgumentError` for a
@@ -193,19 +193,19 @@ def predict(  # noqa: PLR0917 — the order is that of the field: problem, then 
     t_post = p.sigma_s + p.sigma_g + p.sigma_add + p.sigma_g
     atomics = p.cores / bs * t_post
     if t_pre < atomics:
-        return Prediction(gs, bs, m * n * (t_pre + gs * t_post), t_pre, t_post, case=1)
+        return PhvmPrediction(gs, bs, m * n * (t_pre + gs * t_post), t_pre, t_post, case=1)
     last = atomics * (gs if how.gs_in_last_term else 1)
-    return Prediction(gs, bs, m * n * (gs * bs / p.cores * t_pre + last), t_pre, t_post, case=2)
+    return PhvmPrediction(gs, bs, m * n * (gs * bs / p.cores * t_pre + last), t_pre, t_post, case=2)
 
 
 def predictions(
     parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected"
-) -> tuple[Prediction, ...]:
+) -> tuple[PhvmPrediction, ...]:
     """Return :func:`predict` for every feasible (GS, BS), by ascending GS."""
     return tuple(predict(parameters, m, n, k, gs, bs, reading) for gs, bs in feasible(parameters))
 
 
-def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected") -> Prediction:
+def best(parameters: PhvmParameters, m: int, n: int, k: int, reading: str | Reading = "corrected") -> PhvmPrediction:
     """Return the feasible (GS, BS) with the fewest predicted cycles; of equal ones, the one with the fewest blocks.
 
     >>> result = best(PARAMETERS["a100"], 5, 5, 30_000_000)

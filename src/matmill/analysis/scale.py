@@ -56,7 +56,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class AllReduce:
     """An all_reduce: the algorithm and protocol that NCCL would choose, and the two terms of its time in seconds."""
 
     algorithm: str
@@ -80,7 +80,7 @@ class Scaled:
     gpus: int
     k: int
     local: float
-    reduction: Reduction | None
+    reduction: AllReduce | None
     efficiency: float
 
     @property
@@ -97,7 +97,7 @@ class Limits:
     half_efficient: int
 
 
-def all_reduce(nbytes: int, gpus: int, links: Links = Links()) -> Reduction:
+def all_reduce(nbytes: int, gpus: int, links: Links = Links()) -> AllReduce:
     """Return the fastest all_reduce of ``nbytes`` over two or more GPUs.
 
     >>> all_reduce(1024, 8).protocol, all_reduce(1 << 30, 8).algorithm
@@ -109,7 +109,7 @@ def all_reduce(nbytes: int, gpus: int, links: Links = Links()) -> Reduction:
     )
 
 
-def _reduction(algorithm: str, protocol: str, nbytes: int, gpus: int, links: Links) -> Reduction:
+def _reduction(algorithm: str, protocol: str, nbytes: int, gpus: int, links: Links) -> AllReduce:
     nodes = ceil(gpus / links.node)
     inside = ceil(gpus / nodes)
     nvlink, network = _NVLINK[algorithm][protocol], _NETWORK[algorithm][protocol]
@@ -125,7 +125,7 @@ def _reduction(algorithm: str, protocol: str, nbytes: int, gpus: int, links: Lin
     else:
         latency += 2 * ((inside - 1) * nvlink + int(log2(nodes)) * network)
         rate /= 2
-    return Reduction(algorithm, protocol, latency + _BESIDES, nbytes / (rate * _REACHED))
+    return AllReduce(algorithm, protocol, latency + _BESIDES, nbytes / (rate * _REACHED))
 
 
 def scaled(

@@ -90,7 +90,7 @@ class Swizzle:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SharedLayout:
     """A matrix of ``rows`` by ``columns`` in shared memory.
 
     Offsets are in elements from an address that is a multiple of 1024.
@@ -155,7 +155,7 @@ class Requests:
 
 
 @dataclass(frozen=True, eq=False)
-class Cost:
+class AccessCost:
     """Wavefronts of every request of an access: int64[n] each."""
 
     actual: Array
@@ -172,18 +172,18 @@ class Cost:
         return int((self.actual - self.ideal).sum())
 
 
-def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: str = "swizzle") -> Layout:
+def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: str = "swizzle") -> SharedLayout:
     """Return the layout that ``text`` names: ``none``, ``pad:N``, ``B,M,S``, ``128B``, ``64B`` or ``32B``.
 
     Raises :class:`~matmill.errors.ArgumentError` for a matrix that exceeds shared memory or does not fit the hardware's
     mode, and for an invalid swizzle or one that leaves the matrix.
     """
-    plain = Layout(rows, columns, dtype)
+    plain = SharedLayout(rows, columns, dtype)
     _check_size(plain)
     if text == "none":
         return plain
     if re.fullmatch(r"pad:[0-9]{1,9}", text):
-        padded = Layout(rows, columns, dtype, pad=int(text[4:]), name=text)
+        padded = SharedLayout(rows, columns, dtype, pad=int(text[4:]), name=text)
         _check_size(padded)
         return padded
     if text.upper() in MODES:
@@ -198,7 +198,7 @@ def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: 
     bits, base, shift = map(int, text.split(","))
     swizzle = Swizzle(bits, base, shift)
     _check_inside(plain, swizzle, argument)
-    return Layout(rows, columns, dtype, swizzle, name=str(swizzle))
+    return SharedLayout(rows, columns, dtype, swizzle, name=str(swizzle))
 
 
 def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
@@ -233,7 +233,7 @@ def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
     return _requests(access, down, piece * vector, np.ones(down.shape, np.bool_), VECTOR_BYTES)
 
 
-def addresses(layout: Layout, accesses: Requests, argument: str = "swizzle") -> Array:
+def addresses(layout: SharedLayout, accesses: Requests, argument: str = "swizzle") -> Array:
     """Return int64[n, 32]: the byte offset of each lane in ``layout``; 0 for idle lanes.
 
     Raises :class:`~matmill.errors.ArgumentError` if a lane's 16 bytes are not contiguous and aligned.
@@ -253,7 +253,7 @@ def addresses(layout: Layout, accesses: Requests, argument: str = "swizzle") -> 
     return first * size
 
 
-def cost(layout: Layout, access: str) -> Cost:
+def cost(layout: SharedLayout, access: str) -> AccessCost:
     """Return the cost of an access to all of a matrix, request by request.
 
     >>> from matmill.dtypes import F16
@@ -261,10 +261,10 @@ def cost(layout: Layout, access: str) -> Cost:
     [32, 4, 4, 4]
     """
     accesses = requests(layout.rows, layout.columns, layout.dtype, access)
-    return Cost(*accesses.wavefronts(addresses(layout, accesses)))
+    return AccessCost(*accesses.wavefronts(addresses(layout, accesses)))
 
 
-def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
+def search(rows: int, columns: int, dtype: DType, access: str) -> SharedLayout | None:
     """Return the smallest swizzle without conflicts, or None if none of up to five bits avoids them.
 
     The smallest has the fewest bits; among those the largest base, which keeps the longest runs contiguous; then the
@@ -275,19 +275,22 @@ def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
     ('3,3,3', '5,0,5')
     """
     accesses = requests(rows, columns, dtype, access)
-    plain = Layout(rows, columns, dtype)
+    plain = SharedLayout(rows, columns, dtype)
     _check_size(plain)
     offsets = addresses(plain, accesses) // dtype.itemsize
     least = (accesses.width // dtype.itemsize).bit_length() - 1
     screen = accesses.first(_SCREEN)
     for swizzle in _candidates(rows * columns, least):
         some = screen.wavefronts(swizzle(offsets[:_SCREEN]) * dtype.itemsize)
-        if Cost(*some).conflicts == 0 and Cost(*accesses.wavefronts(swizzle(offsets) * dtype.itemsize)).conflicts == 0:
-            return Layout(rows, columns, dtype, swizzle, name=str(swizzle) if swizzle.bits else "none")
+        if (
+            AccessCost(*some).conflicts == 0
+            and AccessCost(*accesses.wavefronts(swizzle(offsets) * dtype.itemsize)).conflicts == 0
+        ):
+            return SharedLayout(rows, columns, dtype, swizzle, name=str(swizzle) if swizzle.bits else "none")
     return None
 
 
-def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
+def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> SharedLayout | None:
     """Return the least padding without conflicts, up to a whole pass of 128 bytes, or None.
 
     >>> from matmill.dtypes import F16
@@ -297,13 +300,13 @@ def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout |
     accesses = requests(rows, columns, dtype, access)
     step = accesses.width // dtype.itemsize
     for pad in range(0, PASS_BYTES // dtype.itemsize + 1, step):
-        layout = Layout(rows, columns, dtype, pad=pad, name=f"pad:{pad}" if pad else "none")
-        if Cost(*accesses.wavefronts(addresses(layout, accesses))).conflicts == 0:
+        layout = SharedLayout(rows, columns, dtype, pad=pad, name=f"pad:{pad}" if pad else "none")
+        if AccessCost(*accesses.wavefronts(addresses(layout, accesses))).conflicts == 0:
             return layout
     return None
 
 
-def words(layout: Layout) -> tuple[Array, Array]:
+def words(layout: SharedLayout) -> tuple[Array, Array]:
     """Return the contents of each word: row and column of its first element, int64[lines, 32] each; -1 for padding.
 
     A line is one row of the 32 banks: 128 bytes.
@@ -319,7 +322,7 @@ def words(layout: Layout) -> tuple[Array, Array]:
     return cells[0].reshape(lines, BANKS), cells[1].reshape(lines, BANKS)
 
 
-def touched(layout: Layout, access: str, index: int) -> NDArray[np.bool_]:
+def touched(layout: SharedLayout, access: str, index: int) -> NDArray[np.bool_]:
     """Return bool[lines, 32]: the words that request ``index`` of an access reads."""
     accesses = requests(layout.rows, layout.columns, layout.dtype, access)
     start = addresses(layout, accesses)[index][accesses.active[index]] // WORD_BYTES
@@ -351,7 +354,7 @@ def _fits(swizzle: Swizzle, elements: int) -> bool:
     return 1 << swizzle.width - 1 < elements and elements % (1 << moved) == 0
 
 
-def _hardware(plain: Layout, mode: str) -> Layout:
+def _hardware(plain: SharedLayout, mode: str) -> SharedLayout:
     """Return the matrix in panels of a hardware mode."""
     span, (bits, base, shift) = MODES[mode]
     size = plain.dtype.itemsize
@@ -363,10 +366,10 @@ def _hardware(plain: Layout, mode: str) -> Layout:
             fix=f"{mode} swizzles panels that are {span} bytes wide: take multiples of {span // size} columns.",
         )
     swizzle = Swizzle(bits, base - (size.bit_length() - 1), shift)
-    return Layout(plain.rows, plain.columns, plain.dtype, swizzle, panel=span // size, name=mode)
+    return SharedLayout(plain.rows, plain.columns, plain.dtype, swizzle, panel=span // size, name=mode)
 
 
-def _check_inside(plain: Layout, swizzle: Swizzle, argument: str) -> None:
+def _check_inside(plain: SharedLayout, swizzle: Swizzle, argument: str) -> None:
     elements = plain.rows * plain.columns
     if not _fits(swizzle, elements):
         raise ArgumentError(
@@ -387,7 +390,7 @@ def _check_cut(rows: int, columns: int, dtype: DType, fits: bool, wanted: str) -
         )
 
 
-def _check_size(layout: Layout) -> None:
+def _check_size(layout: SharedLayout) -> None:
     if layout.rows < 1 or layout.columns < 1 or layout.bytes > _MOST_BYTES:
         raise ArgumentError(
             argument="shape",

@@ -25,7 +25,7 @@ _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _CODES = {kind: code for code, kind in _KINDS.items()}
 
 
-class _Device(ctypes.Structure):
+class _DLDevice(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
@@ -33,10 +33,10 @@ class _DataType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device", _DLDevice),
         ("ndim", ctypes.c_int32),
         ("dtype", _DataType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -49,7 +49,7 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _DELETER))
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _DELETER))
 
 
 class _Versioned(ctypes.Structure):
@@ -59,7 +59,7 @@ class _Versioned(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", _DELETER),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", _DLTensor),
     )
 
 
@@ -160,9 +160,9 @@ class Export:
         extents = (ctypes.c_int64 * max(1, len(self._shape)))(*self._shape)
         code = _CODES[self._dtype.name.rstrip("0123456789")]
         managed = _Managed(
-            tensor=_Tensor(
+            tensor=_DLTensor(
                 data=self._address,
-                device=_Device(*self._device),
+                device=_DLDevice(*self._device),
                 ndim=len(self._shape),
                 dtype=_DataType(code=code, bits=8 * self._dtype.itemsize, lanes=1),
                 shape=ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64)),

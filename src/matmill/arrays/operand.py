@@ -17,8 +17,8 @@ from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, BY_TO, ELEMENTWISE, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
-Device: TypeAlias = tuple[str, int]
-CPU: Device = ("cpu", 0)
+DeviceId: TypeAlias = tuple[str, int]
+CPU: DeviceId = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _PLAIN = "Pass a plain tensor"
@@ -36,7 +36,7 @@ class Operand(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: DType
-    device: Device
+    device: DeviceId
     address: int
     readonly: bool
     library: str
@@ -173,7 +173,7 @@ def _torch_reader(kind: type) -> Reader:
     if own is not plain:
         return _torch_wrapper
     rows = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
-    cuda: dict[int, Device] = {}
+    cuda: dict[int, DeviceId] = {}
     strided, forward_ad = torch.strided, torch.autograd.forward_ad
     tracing = torch._C._is_tracing  # noqa: SLF001 — what the public `torch.jit.is_tracing` calls
 

@@ -21,7 +21,7 @@ from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.testing.kernel import Kernel
+    from matmill.testing.kernel import PtxKernel
     from matmill.testing.report import LaunchReport
     from matmill.testing.suppressions import Suppression
 
@@ -188,7 +188,7 @@ def _suppressions(path: Path | None) -> tuple[Suppression, ...]:
     return read(path) if path is not None else ()
 
 
-def _values(texts: Sequence[str], kernel: Kernel, files: Files) -> list[Value | tuple[Value, ...]]:
+def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value | tuple[Value, ...]]:
     """Parse one ``--arg`` for each parameter of the kernel."""
     parameters = kernel.function.params
     if len(texts) != len(parameters):

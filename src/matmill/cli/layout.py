@@ -15,8 +15,8 @@ from matmill.analysis.swizzle import (
     ACCESSES,
     BANKS,
     VECTOR_BYTES,
-    Cost,
-    Layout,
+    AccessCost,
+    SharedLayout,
     cost,
     search,
     smallest_pad,
@@ -102,7 +102,7 @@ def _shape(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _record(layout: Layout, access: str, priced: Cost) -> dict[str, Any]:
+def _record(layout: SharedLayout, access: str, priced: AccessCost) -> dict[str, Any]:
     worst = priced.worst
     swizzle = layout.swizzle
     return {
@@ -124,7 +124,7 @@ def _record(layout: Layout, access: str, priced: Cost) -> dict[str, Any]:
     }
 
 
-def _report(layout: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
+def _report(layout: SharedLayout, access: str, priced: AccessCost, record: dict[str, Any]) -> Iterable[RenderableType]:
     """Yield the picture and the figures below it."""
     title = f"{layout.rows}x{layout.columns} {layout.dtype.name}, {layout.name}, {layout.bytes} bytes of shared memory"
     yield Text(title, style="bold")
@@ -151,7 +151,7 @@ def _said(findings: dict[str, Any]) -> str:
     return f"search: {first}; {'no padding is' if pad is None else f'least padding pad:{pad}'}"
 
 
-def _picture(layout: Layout, access: str, index: int) -> Iterable[Text]:
+def _picture(layout: SharedLayout, access: str, index: int) -> Iterable[Text]:
     """Yield lines of 128 bytes: the column of the first element in each word.
 
     Words of the access are in reverse video, or starred.

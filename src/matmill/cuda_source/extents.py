@@ -26,7 +26,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.LShift: operator.lshift,
 }
 #: Bytes of an element and the extents of an array.
-Shape = tuple[int, tuple[int, ...]]
+ArrayShape = tuple[int, tuple[int, ...]]
 
 
 def shared_arrays(files: Iterable[File], template: Mapping[str, str]) -> dict[str, list[tuple[str, list[str]]]]:
@@ -85,7 +85,7 @@ def constants(files: Iterable[File], template: Mapping[str, str]) -> dict[str, s
     return values | dict(template)
 
 
-def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str]) -> Shape | None:
+def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str]) -> ArrayShape | None:
     """Return the shape of an array of ``size`` bytes, or None unless the declaration has exactly that size."""
     kind, written = declared
     extents = [_value(each, names, 0) for each in written]

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from matmill.cuda_source.declarations import Declaration
-from matmill.cuda_source.extents import Shape, constants, shape_of, shared_arrays, template_values
+from matmill.cuda_source.extents import ArrayShape, constants, shape_of, shared_arrays, template_values
 from matmill.cuda_source.headers import Gathered, gather, toolkit, toolkit_name
 from matmill.cuda_source.keep import device_text, needed, summary
 from matmill.cuda_source.signature import Parameter, compiled, parameters_of
@@ -19,7 +19,7 @@ from matmill.cuda_source.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
-from matmill.jit.nvrtc import Answer, Request, targets
+from matmill.jit.nvrtc import Answer, CompileRequest, targets
 
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
@@ -33,7 +33,7 @@ _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
 
 @dataclass(frozen=True)
-class Unit:
+class CompiledKernel:
     """A kernel of a file as PTX.
 
     ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are the source's, ``lines`` the lines
@@ -64,7 +64,7 @@ class Unit:
         """Tell whether ``barrier`` is in a branch not taken at ``branch``: see ``Statements.diverges``."""
         return self._statements.diverges(branch, barrier)
 
-    def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
+    def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, ArrayShape]:
         """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""
         if self.gathered is None:
             return {}
@@ -102,7 +102,7 @@ def compile_unit(
     include: Sequence[Path] = (),
     options: Sequence[str] = (),
     target: str = "sm_90a",
-) -> Unit:
+) -> CompiledKernel:
     """Compile the kernel ``entry`` of the file ``name`` with the contents ``text``.
 
     ``entry`` is the kernel's name in C++, with the arguments of a template; None means the only kernel. ``folder`` has
@@ -125,7 +125,7 @@ def compile_unit(
         gathered, spelled if not mangled else "", base if not mangled else None, options, target
     )
     lowered = answer.lowered.get(spelled, spelled)
-    return Unit(
+    return CompiledKernel(
         ptx=answer.ptx,
         entry=lowered,
         spelled=spelled,
@@ -167,7 +167,7 @@ def _request(
     target: str,
     *,
     host_functions: bool | None,
-) -> tuple[Request, list[Declaration]]:
+) -> tuple[CompileRequest, list[Declaration]]:
     files = [file for _, _, file in gathered.files]
     texts, dropped = [file.text for file in files], []
     if host_functions is not None:
@@ -194,7 +194,7 @@ def _request(
         *(f"--include-path={folder}" for folder in folders),
         *options,
     )
-    return Request(name, text, tuple(headers), given, (spelled,) if spelled else ()), dropped
+    return CompileRequest(name, text, tuple(headers), given, (spelled,) if spelled else ()), dropped
 
 
 def _base(spelled: str) -> str:

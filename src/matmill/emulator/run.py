@@ -22,7 +22,7 @@ from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.heap import Heap
-from matmill.emulator.program.translate import Program, translate
+from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
@@ -196,7 +196,7 @@ def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog
     return tally, hazards
 
 
-def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:
+def _detector(program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:
     """Return the race detector that a program needs."""
     if program.has_async_units:
         return AsyncDetector(clusters=clusters, warps_per_block=warps_per_block)
@@ -218,7 +218,7 @@ _WHY = {
 
 
 def _report_races(
-    detector: RaceDetector, program: Program, launch: Launch, space: AddressSpace, hazards: HazardLog
+    detector: RaceDetector, program: EmulatedProgram, launch: Launch, space: AddressSpace, hazards: HazardLog
 ) -> None:
     """Add races as hazards, with their source lines and buffers."""
     for race in detector.races():

@@ -9,7 +9,7 @@ from typing import Any
 
 from matmill.errors import CompileError, UnknownNameError
 from matmill.jit.cache import DiskCache
-from matmill.jit.nvrtc import Answer, Request, build, compiler, targets
+from matmill.jit.nvrtc import Answer, CompileRequest, build, compiler, targets
 from matmill.jit.source import Source
 from matmill.settings import cache_dir
 
@@ -46,7 +46,7 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class _Unit:
+class _CompiledUnit:
     """One compiled translation unit, with the resources of each of its entry points."""
 
     cubin: bytes
@@ -75,7 +75,7 @@ def compile_ptx(source: Source, target: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def answer_to(request: Request, beside: str) -> Answer:
+def answer_to(request: CompileRequest, beside: str) -> Answer:
     """Return NVRTC's answer to a request, with PTX only, from the cache if it is there; refusals are cached too.
 
     ``beside`` is the part of the cache key that the request does not have: a digest of the headers in its include
@@ -100,7 +100,7 @@ def answer_to(request: Request, beside: str) -> Answer:
 
 
 @lru_cache(maxsize=512)
-def _remembered(source: Source, target: str) -> _Unit:
+def _remembered(source: Source, target: str) -> _CompiledUnit:
     key, store = _key(source, target), _store()
     unit = _stored(store, key)
     if unit is None or not unit.cubin.startswith(_ELF):
@@ -132,7 +132,7 @@ def _store() -> DiskCache | None:
     return DiskCache(folder) if folder is not None else None
 
 
-def _stored(store: DiskCache | None, key: str) -> _Unit | None:
+def _stored(store: DiskCache | None, key: str) -> _CompiledUnit | None:
     entry = store.get(key) if store else None
     if entry is None or not _readable(entry[0]):
         return None
@@ -141,7 +141,7 @@ def _stored(store: DiskCache | None, key: str) -> _Unit | None:
         text = ptx.decode()
     except UnicodeDecodeError:
         return None
-    return _Unit(cubin, text, {name: Resources(**numbers) for name, numbers in meta.items()})
+    return _CompiledUnit(cubin, text, {name: Resources(**numbers) for name, numbers in meta.items()})
 
 
 def _readable(meta: dict[str, Any]) -> bool:
@@ -161,9 +161,9 @@ def assembler_report(source: Source, target: str) -> str:
     return _built(source, target, machine_code=True)[0]
 
 
-def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit:
+def _compile(source: Source, target: str, *, machine_code: bool = True) -> _CompiledUnit:
     log, ptx, cubin = _built(source, target, machine_code=machine_code)
-    return _Unit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+    return _CompiledUnit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
 
 
 def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
@@ -171,7 +171,9 @@ def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str
     # For a virtual architecture NVRTC stops before the assembler.
     architecture = target if machine_code else target.replace("sm_", "compute_", 1)
     options = (f"--gpu-architecture={architecture}", *OPTIONS)
-    answer = build(Request(f"{source.entry}.cu", source.text, source.headers, options), machine_code=machine_code)
+    answer = build(
+        CompileRequest(f"{source.entry}.cu", source.text, source.headers, options), machine_code=machine_code
+    )
     if not answer.compiled:
         _refuse(source, target, answer.log)
     return answer.log, answer.ptx, answer.cubin

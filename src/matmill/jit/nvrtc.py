@@ -19,7 +19,7 @@ _CHILD = "from matmill.jit import nvrtc; nvrtc.answer_parent()"
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """A translation unit for NVRTC.
 
     ``file`` is the name of ``text`` in messages and line information, ``headers`` are (name, text). Kernels in
@@ -80,7 +80,7 @@ def targets() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
-def build(request: Request, *, machine_code: bool) -> Answer:
+def build(request: CompileRequest, *, machine_code: bool) -> Answer:
     """Compile a translation unit. If NVRTC rejects the source, the answer says so.
 
     Options with a lasting effect are compiled with in a separate process.
@@ -101,11 +101,11 @@ def answer_parent() -> None:
     machine_code = request.pop("machine_code")
     for name in ("headers", "options", "names"):
         request[name] = tuple(tuple(each) if isinstance(each, list) else each for each in request[name])
-    answer = _build(Request(**request), machine_code=machine_code)
+    answer = _build(CompileRequest(**request), machine_code=machine_code)
     json.dump({**asdict(answer), "cubin": answer.cubin.hex()}, sys.stdout)
 
 
-def _build(request: Request, *, machine_code: bool) -> Answer:
+def _build(request: CompileRequest, *, machine_code: bool) -> Answer:
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in request.headers]

@@ -28,7 +28,7 @@ _MOST_WORKSPACES = 64
 _DEFAULT = -1
 
 
-class _Answer(threading.local):
+class _QueryResult(threading.local):
     """Memory in which the driver stores what a thread queries of a stream."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Scratch:
         library = load()
         self._gpu = gpu
         self._is_capturing, self._stream_id = is_capturing(library), stream_id(library)
-        self._answer = _Answer()
+        self._answer = _QueryResult()
         self._of_stream: dict[int, StreamBuffers] = {}
         self._making = threading.Lock()
         self._memory: list[Allocation] = []

@@ -30,7 +30,7 @@ from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.streaming.device import Bytes, Device
 from matmill.streaming.plan import BUFFERS, Chunk, StreamPlan
-from matmill.streaming.sources import Source
+from matmill.streaming.sources import MatrixSource
 from matmill.streaming.steps import Launches, Steps
 
 #: Called with the bytes of E and F that have been read, and with all of them.
@@ -65,7 +65,7 @@ def stream_inner(
     """
     # Threads and streams stop before the memory that they use is freed.
     with _Held() as memory, _Held() as work:
-        stream = _Stream(memory, work, device, plan, steps)
+        stream = _StreamedProduct(memory, work, device, plan, steps)
         return stream.run(e, f, c=c if beta else None, alpha=alpha, beta=beta, progress=progress)
 
 
@@ -92,7 +92,7 @@ class _Buffer:
     summed: Any
 
 
-class _Stream:
+class _StreamedProduct:
     """One product in flight."""
 
     def __init__(self, memory: _Held, work: _Held, device: Device, plan: StreamPlan, steps: Steps) -> None:
@@ -221,7 +221,7 @@ class _Readers:
 
     def __init__(self, held: _Held, plan: StreamPlan, e: NDArray[Any], f: NDArray[Any]) -> None:
         self._plan = plan
-        self._sources = [Source(e, "e")] if plan.gram else [Source(e, "e"), Source(f.T, "f")]
+        self._sources = [MatrixSource(e, "e")] if plan.gram else [MatrixSource(e, "e"), MatrixSource(f.T, "f")]
         for source in self._sources:
             held.callback(source.close)
         self._bits = np.dtype(f"u{plan.dtype.itemsize}")

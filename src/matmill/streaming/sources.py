@@ -34,7 +34,7 @@ _RUN = 64 << 10
 _MAPS = Path("/proc/self/maps")
 
 
-class Source:
+class MatrixSource:
     """One matrix as ``vectors`` (vectors, k), read piece by piece; :meth:`close` it at the end."""
 
     def __init__(self, vectors: NDArray[Any], name: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from matmill.cuda_source.unit import Unit, compile_unit
+from matmill.cuda_source.unit import CompiledKernel, compile_unit
 from matmill.emulator import KernelFault, Memory, Module, parse, run
 from matmill.emulator.frontend.syntax import Function
 from matmill.errors import ArgumentError
@@ -32,10 +32,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PtxKernel:
     """A kernel as PTX, parsed; ``function`` has its parameters."""
 
-    unit: Unit
+    unit: CompiledKernel
     module: Module
     function: Function
 
@@ -117,7 +117,7 @@ def load(
     include: Sequence[Path] = (),
     options: Sequence[str] = (),
     target: str = "sm_90a",
-) -> Kernel:
+) -> PtxKernel:
     """Return the kernel of a file or a text of CUDA C++ or PTX.
 
     Raises the errors of :func:`~matmill.cuda_source.unit.compile_unit`, and :class:`~matmill.errors.EmulationError` for
@@ -131,10 +131,12 @@ def load(
     function = module.entries[name]
     shared = [v for v in (*module.variables, *function.variables) if v.space == "shared" and not v.extern]
     module.shapes.update(unit.shapes((v.name, v.size) for v in shared))
-    return Kernel(unit, module, function)
+    return PtxKernel(unit, module, function)
 
 
-def _unit(source: str | Path, entry: str | None, include: Sequence[Path], options: Sequence[str], target: str) -> Unit:
+def _unit(
+    source: str | Path, entry: str | None, include: Sequence[Path], options: Sequence[str], target: str
+) -> CompiledKernel:
     path = source if isinstance(source, Path) else _path(source)
     text, name, folder = str(source), "kernel.cu", None
     if path is not None:
@@ -144,7 +146,7 @@ def _unit(source: str | Path, entry: str | None, include: Sequence[Path], option
         lines = {f"PTX line {number}": line for number, line in enumerate(text.splitlines(), 1)}
         module = _parsed(text)
         spelled = entry or _only("", module)
-        return Unit(text, spelled, spelled, (), lines, (), {} if path is None else {"PTX": str(path)})
+        return CompiledKernel(text, spelled, spelled, (), lines, (), {} if path is None else {"PTX": str(path)})
     unit = compile_unit(text, name, entry, folder=folder, include=include, options=options, target=target)
     return unit if path is None else replace(unit, paths=unit.paths | {name: str(path)})
 

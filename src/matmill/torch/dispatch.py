@@ -21,7 +21,7 @@ from matmill.torch.states import differentiated
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Implementation:
     """An operator's functions for a GPU and for the CPU, and its derivative."""
 
     on_gpu: Callable[..., Any]
@@ -34,10 +34,10 @@ def _matmul_on_gpu(a: Any, b: Any, bias: Any = None, **others: Any) -> Any:
 
 
 _ROWS = {
-    "transpose_add": _Row(ops.transpose_add, host.transpose_add, gradients.TransposeAdd),
-    "transpose": _Row(ops.transpose, host.transpose, gradients.Transpose),
-    "inner": _Row(ops.inner, host.matmul, gradients.Inner),
-    "matmul": _Row(_matmul_on_gpu, host.matmul, gradients.MatMul),
+    "transpose_add": _Implementation(ops.transpose_add, host.transpose_add, gradients.TransposeAdd),
+    "transpose": _Implementation(ops.transpose, host.transpose, gradients.Transpose),
+    "inner": _Implementation(ops.inner, host.matmul, gradients.Inner),
+    "matmul": _Implementation(_matmul_on_gpu, host.matmul, gradients.MatMul),
 }
 #: Kinds of tensors with their own dispatch keys. All are refused, by the checks of strided tensors.
 _LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")

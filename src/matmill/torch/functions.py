@@ -126,7 +126,7 @@ def inner(
             [1000., 1000.]])
     """
     if group is not None or async_op or c is not None or beta is not None or alpha != 1:
-        return groups.inner(e, f, groups.Options(c, alpha, beta, out, group, async_op, out_dtype))
+        return groups.inner(e, f, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
     if out_dtype is not None:
         return matmul(e, f, out_dtype=out_dtype, out=out)
     direct = not is_compiling() and _plain(e, f)
@@ -167,7 +167,7 @@ def gram(
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
     if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
         return matmul(x.mT, x, out_dtype=out_dtype)
-    return groups.gram(x, groups.Options(c, alpha, beta, out, group, async_op, out_dtype))
+    return groups.gram(x, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
 
 
 def matmul(

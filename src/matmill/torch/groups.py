@@ -58,7 +58,7 @@ class Pending:
         return self._result
 
 
-class Options(NamedTuple):
+class CollectiveOptions(NamedTuple):
     """The keywords of a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram`."""
 
     c: Any
@@ -70,7 +70,7 @@ class Options(NamedTuple):
     out_dtype: Any = None
 
 
-def inner(e: Any, f: Any, options: Options) -> Any:
+def inner(e: Any, f: Any, options: CollectiveOptions) -> Any:
     """Return ``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded.
 
     Without a group there is only this rank.
@@ -88,7 +88,7 @@ def inner(e: Any, f: Any, options: Options) -> Any:
     return _Sums(("e", "f"), (e, f), options).over_ranks(symmetric=False)
 
 
-def gram(x: Any, options: Options) -> Any:
+def gram(x: Any, options: CollectiveOptions) -> Any:
     """Return ``x.mT @ x``, summed likewise; only elements on and below the diagonal are sent."""
     _check_matrix("x", x, "(k, n): rows of observations")
     return _Sums(("x", "x"), (x.mT, x), options).over_ranks(symmetric=True)
@@ -97,7 +97,7 @@ def gram(x: Any, options: Options) -> Any:
 class _Sums:
     """One product: its operands on this rank, and the reduction, scaling and rounding of all ranks' sums."""
 
-    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], options: Options) -> None:
+    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], options: CollectiveOptions) -> None:
         first, second = operands
         c, alpha, beta, out, group, self._async_op, out_dtype = options
         dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL, conversion=BY_TO)

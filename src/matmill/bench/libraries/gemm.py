@@ -92,7 +92,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-class Device:
+class DeviceMemory:
     """Device memory with a ``__cuda_array_interface__``; strides in elements."""
 
     def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: DType) -> None:
@@ -106,16 +106,16 @@ class Device:
         }
 
 
-def as_tensor(memory: Device, dtype: DType) -> Any:
+def as_tensor(memory: DeviceMemory, dtype: DType) -> Any:
     """Return the memory as a torch tensor."""
     torch: Any = importlib.import_module("torch")
     return torch.as_tensor(memory, device="cuda").view(getattr(torch, dtype.name))
 
 
-def _operands(problem: Gemm, a: int, b: int) -> tuple[Device, Device]:
+def _operands(problem: Gemm, a: int, b: int) -> tuple[DeviceMemory, DeviceMemory]:
     return (
-        Device(a, (problem.m, problem.k), problem.a_row_col, problem.dtype),
-        Device(b, (problem.k, problem.n), problem.b_row_col, problem.dtype),
+        DeviceMemory(a, (problem.m, problem.k), problem.a_row_col, problem.dtype),
+        DeviceMemory(b, (problem.k, problem.n), problem.b_row_col, problem.dtype),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.bench.libraries.blas import LibraryProduct
-from matmill.bench.libraries.gemm import BFLOAT, Device, as_tensor, tried
+from matmill.bench.libraries.gemm import BFLOAT, DeviceMemory, as_tensor, tried
 from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
 from matmill.bench.problems.transpose_sums import TransposeAddInputs
 from matmill.bench.timing.clock import StreamHandle
@@ -39,8 +39,8 @@ def transpose_add_peers(inputs: TransposeAddInputs, x: int, y: int) -> tuple[lis
     """Return the libraries that add the transposed x at one address to the y at the other, and why others do not."""
     problem, dtype = inputs.problem, inputs.problem.dtype
     memory = (
-        Device(x, (problem.n, problem.m), (problem.m, 1), dtype),
-        Device(y, (problem.m, problem.n), (problem.n, 1), dtype),
+        DeviceMemory(x, (problem.n, problem.m), (problem.m, 1), dtype),
+        DeviceMemory(y, (problem.m, problem.n), (problem.n, 1), dtype),
     )
     absent = []
     makers: dict[str, Callable[[], LibraryProduct]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matmill.analysis.swizzle import BANKS, VECTOR_BYTES, Layout, cost, touched, words
+from matmill.analysis.swizzle import BANKS, VECTOR_BYTES, SharedLayout, cost, touched, words
 from matmill.bench.plots.style import COLOURS, save
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _TINTS = (0.3, 0.55)
 _CELL_INCHES = 0.27
 
 
-def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
+def draw(layouts: Sequence[SharedLayout], access: str, path: Path) -> None:
     """Draw ``layouts`` of one matrix under ``access`` into ``path``, whose suffix (.png, .svg) decides the format."""
     # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
@@ -42,7 +42,7 @@ def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
     save(figure, path)
 
 
-def _panel(axes: Axes, layout: Layout, access: str, lines: int) -> None:
+def _panel(axes: Axes, layout: SharedLayout, access: str, lines: int) -> None:
     """Draw one layout's first lines, and below them how many words the busiest access reads from each bank."""
     from matplotlib.patches import Rectangle  # noqa: PLC0415 — as in draw
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matmill.analysis.phvm import Prediction
+from matmill.analysis.phvm import PhvmPrediction
 from matmill.arch import Arch
 from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION, save
 from matmill.errors import ArgumentError
@@ -63,7 +63,7 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
 
 
 def draw_curve(
-    path: Path, title: str, arch: Arch, readings: Mapping[str, Sequence[Prediction]], measured: Curve
+    path: Path, title: str, arch: Arch, readings: Mapping[str, Sequence[PhvmPrediction]], measured: Curve
 ) -> None:
     """Draw predicted cycles over GS into ``path``, whose suffix (.png, .svg) decides the format.
 
@@ -150,7 +150,7 @@ def _above_least(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:
     axes.grid(axis="y", color="0.85", linewidth=0.6)
 
 
-def _name_launches(axes: Axes, curve: Sequence[Prediction]) -> None:
+def _name_launches(axes: Axes, curve: Sequence[PhvmPrediction]) -> None:
     """Label every feasible launch on a logarithmic axis of GS with its two numbers."""
     axes.set_xscale("log", base=2)
     axes.set_xticks([point.gs for point in curve], [f"{point.gs}\n{point.bs}" for point in curve])

@@ -136,7 +136,7 @@ def launches(runs: Runs) -> Spread:
 
     The row waits behind a flush of L2, so that the host has enqueued it before its first kernel starts.
     """
-    row = _Row(runs)
+    row = _EmptyKernels(runs)
 
     def sample(_turn: int) -> float:
         many, few = (runs.cold.once(partial(row.enqueue, count=count)) for count in (_MANY, _FEW))
@@ -147,7 +147,7 @@ def launches(runs: Runs) -> Spread:
 
 def enqueues(runs: Runs) -> Spread:
     """Return ``enqueue_seconds``: the host's time for one launch of a prepared kernel."""
-    row = _Row(runs)
+    row = _EmptyKernels(runs)
 
     def sample(_turn: int) -> float:
         runs.gpu.synchronize()
@@ -182,7 +182,7 @@ MATRIX_RATES: dict[str, Callable[[Runs], Spread | None]] = {
 }
 
 
-class _Row:
+class _EmptyKernels:
     """A row of empty kernels, launched one after another."""
 
     def __init__(self, runs: Runs) -> None:

@@ -17,7 +17,7 @@ from matmill.emulator.memory.banks import LANES
 from matmill.launch import Dim3, coordinates
 
 
-class Geometry:
+class BatchGeometry:
     """The shape of a batch: ``blocks`` of ``warps`` warps, of which the last may be partly empty."""
 
     def __init__(self, blocks: int, grid: Dim3, block: Dim3, shared_stride: int, local_stride: int) -> None:
@@ -62,7 +62,7 @@ class Lanes:
     are then invalid. ``rows`` are registers as rows of these lanes, by the kind as which they are viewed.
     """
 
-    def __init__(self, geometry: Geometry, warps: NDArray[np.int64], *, scratch: bool) -> None:
+    def __init__(self, geometry: BatchGeometry, warps: NDArray[np.int64], *, scratch: bool) -> None:
         self.geometry = geometry
         self.count = len(warps) * LANES
         self.warp_count = len(warps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Immediate, Instruction, PtxOperand, Register, Symbol
 from matmill.emulator.program.table import Modifiers, registers, scalars
 
 SPACES = (
@@ -29,7 +29,7 @@ def memory_modifiers(i: Instruction) -> tuple[Modifiers, str]:
     return m, m.pick(SPACES, "generic").split("::", maxsplit=1)[0]
 
 
-def address_of(i: Instruction, operand: Operand) -> Address:
+def address_of(i: Instruction, operand: PtxOperand) -> Address:
     """Return the operand as an address."""
     if not isinstance(operand, Address) or operand.extra:
         raise i.unsupported("its address")
@@ -38,7 +38,7 @@ def address_of(i: Instruction, operand: Operand) -> Address:
     return operand
 
 
-def handle_of(i: Instruction, operand: Operand) -> Address:
+def handle_of(i: Instruction, operand: PtxOperand) -> Address:
     """Return the operand ``[handle, {coordinates}]`` of an instruction on textures or surfaces."""
     if not isinstance(operand, Address) or operand.offset:
         raise i.unsupported("its operand")
@@ -47,7 +47,7 @@ def handle_of(i: Instruction, operand: Operand) -> Address:
     return operand
 
 
-def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) -> list[Operand]:
+def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) -> list[PtxOperand]:
     """Return the layer, 0 for a geometry ("2d", "a2d") without one, and the ``count`` coordinates after it."""
     if len(address.extra) != 1:
         raise i.unsupported("a sampler of its own")

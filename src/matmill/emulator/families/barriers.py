@@ -11,7 +11,7 @@ import numpy as np
 from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.families.cluster import cluster_barrier
 from matmill.emulator.families.tensormap import acquire_map
-from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
+from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, PtxOperand
 from matmill.emulator.program.ordering import fence_ordering
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
 from matmill.emulator.program.waits import Barrier, Converge
@@ -37,7 +37,7 @@ def barrier(i: Instruction) -> Action:
         raise i.unsupported("its form")
     operands = list(i.operands)
     results: tuple[Value, ...] = ()
-    source: Operand | None = None
+    source: PtxOperand | None = None
     negated = False
     if mode == "red":
         results = (Value(operands.pop(0), "u4" if operation == "popc" else "p"),)

@@ -20,7 +20,7 @@ from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.bind.bulk_units import BulkUnit, Landing, Spans, mark_global
 from matmill.emulator.engine.bind.tensor_maps import read_map
 from matmill.emulator.families.addresses import base_registers
-from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Vector
+from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, PtxOperand, Vector
 from matmill.emulator.memory.address_space import Allocation
 from matmill.emulator.memory.banks import PASS_BYTES, SECTOR_BYTES
 from matmill.emulator.memory.boxes import (
@@ -88,7 +88,7 @@ def _bind_wait(site: BoundBlock, allowed: int, *, reads_only: bool) -> Call:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _BulkForm:
     """One instruction: its source, destination, operands and operation.
 
     ``coordinates`` are those of a tensor copy, whose ``outer`` address is a tensor map. Without them ``size`` is the
@@ -99,11 +99,11 @@ class _Form:
     loads: bool
     outer: Address
     inner: Address | None
-    coordinates: tuple[Operand, ...] = ()
-    size: Operand | None = None
-    ignored: tuple[Operand, ...] = ()
+    coordinates: tuple[PtxOperand, ...] = ()
+    size: PtxOperand | None = None
+    ignored: tuple[PtxOperand, ...] = ()
     barrier: Address | None = None
-    mask: Operand | None = None
+    mask: PtxOperand | None = None
     operation: str = ""
     kind: str = ""
     between: bool = False
@@ -154,7 +154,7 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     wanted = 0 if tensor else 3 if ignores else 1
     if len(rest) != wanted:
         raise i.unsupported("the number of its operands")
-    form = _Form(
+    form = _BulkForm(
         loads,
         outer,
         inner,
@@ -185,13 +185,13 @@ def _check_type(i: Instruction, operation: str, kind: str, *, shared: bool) -> N
         raise i.unsupported(f"{kind} with .{operation}") from problem
 
 
-def _address(i: Instruction, operand: Operand) -> Address:
+def _address(i: Instruction, operand: PtxOperand) -> Address:
     if not isinstance(operand, Address):
         raise i.unsupported("its address")
     return operand
 
 
-def _coordinates(i: Instruction, address: Address, rank: int) -> tuple[Operand, ...]:
+def _coordinates(i: Instruction, address: Address, rank: int) -> tuple[PtxOperand, ...]:
     items = address.extra[0].items if len(address.extra) == 1 and isinstance(address.extra[0], Vector) else ()
     if len(items) != rank:
         raise i.unsupported("its coordinates")
@@ -199,7 +199,7 @@ def _coordinates(i: Instruction, address: Address, rank: int) -> tuple[Operand, 
 
 
 @dataclass(frozen=True, eq=False)
-class _Issue:
+class _BulkIssue:
     """The copies that one execution starts, one for each of the threads ``columns``; all int64[n].
 
     ``values`` are the rows of :meth:`_Form.sources`, without the mask.
@@ -212,9 +212,9 @@ class _Issue:
     mask: Ints
     values: tuple[Ints, ...]
 
-    def take(self, chosen: Ints) -> _Issue:
+    def take(self, chosen: Ints) -> _BulkIssue:
         """Return the chosen copies."""
-        return _Issue(
+        return _BulkIssue(
             self.columns[chosen], self.outer[chosen], self.inner[chosen], self.barrier[chosen], self.mask[chosen],
             tuple(v[chosen] for v in self.values),
         )  # fmt: skip
@@ -223,7 +223,7 @@ class _Issue:
 class _Copy:
     """A bulk instruction bound to lanes."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: _Form) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: _BulkForm) -> None:
         self.machine, self.i, self.form = site.machine, i, form
         self.unit = BulkUnit(site.machine, i)
         self._lanes = site.lanes
@@ -245,17 +245,17 @@ class _Copy:
         outer, inner, barrier = (of_lanes(row) + offset for row, offset in (self._outer, self._inner, self._barrier))
         values = [of_lanes(row) for row in rows]
         mask = values.pop() if self.form.mask is not None else np.zeros(len(active), np.int64)
-        issue = _Issue(self._lanes.columns[active], outer, inner, barrier, mask, tuple(values))
+        issue = _BulkIssue(self._lanes.columns[active], outer, inner, barrier, mask, tuple(values))
         try:
             self.start(issue)
         except ArgumentError as problem:
             self.unit.stop("bulk-copy", int(issue.columns[0]), "starts a copy that TMA does not take", str(problem))
 
-    def start(self, issue: _Issue) -> None:
+    def start(self, issue: _BulkIssue) -> None:
         """Start copies."""
         raise NotImplementedError
 
-    def land_in(self, issue: _Issue, to: Spans) -> tuple[Spans, Ints, list[list[Key]]]:
+    def land_in(self, issue: _BulkIssue, to: Spans) -> tuple[Spans, Ints, list[list[Key]]]:
         """Return the destinations of copies to ``to``, in all blocks of a multicast.
 
         The spans come with the index of the copy to each, and the mbarriers of each copy.
@@ -289,12 +289,12 @@ class _Copy:
 class TensorCopy(_Copy):
     """Copies, reductions or prefetches of boxes of tensors."""
 
-    def start(self, issue: _Issue) -> None:
+    def start(self, issue: _BulkIssue) -> None:
         """Start copies, grouped by tensor map."""
         for address in np.unique(issue.outer).tolist():
             self._start(issue.take(np.flatnonzero(issue.outer == address)), address)
 
-    def _start(self, issue: _Issue, address: int) -> None:
+    def _start(self, issue: _BulkIssue, address: int) -> None:
         tensor = read_map(self.machine, int(issue.columns[0]), address, self.i)
         coordinates = np.stack(issue.values, axis=1)
         if not self.form.loads and self.form.inner is not None:
@@ -315,7 +315,7 @@ class TensorCopy(_Copy):
         sectors, nbytes = int(boxes.sectors().sum()), int(boxes.global_bytes().sum())
         self.count(len(issue.columns), sectors, into * boxes.wavefronts, nbytes)
 
-    def _note_outside(self, boxes: Boxes, issue: _Issue, coordinates: Ints) -> None:
+    def _note_outside(self, boxes: Boxes, issue: _BulkIssue, coordinates: Ints) -> None:
         """Note a load wholly outside the tensor, which is normal for stores."""
         outside = np.flatnonzero(~boxes.inside.any(axis=1))
         if self.form.loads and len(outside):
@@ -338,7 +338,7 @@ class TensorCopy(_Copy):
                 self.unit.watch_global(column, region, boxes.ranges(n), kind, ELEMENTS[boxes.tensor.element].itemsize)
         return region
 
-    def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
+    def _load(self, issue: _BulkIssue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
         """Start loads; return the number of destination blocks, summed over all loads."""
         to, copies, barriers = self.land_in(issue, inner)
         spread, origin = boxes.take(copies), self.unit.origin(to)
@@ -352,7 +352,7 @@ class TensorCopy(_Copy):
         self.unit.load(issue.columns, np.full(len(issue.columns), boxes.nbytes), landing, act)
         return len(copies)
 
-    def _store(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
+    def _store(self, issue: _BulkIssue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
         """Start stores or reductions; return their number."""
         chunks = shared_chunks(self.unit.origin(inner), boxes, inner.offset)
         for n, column in enumerate(issue.columns.tolist()):
@@ -378,7 +378,7 @@ class TensorCopy(_Copy):
 class BulkCopy(_Copy):
     """Copies, reductions or prefetches of contiguous bytes."""
 
-    def start(self, issue: _Issue) -> None:
+    def start(self, issue: _BulkIssue) -> None:
         """Start copies."""
         form, unit = self.form, self.unit
         size, *ignored = issue.values
@@ -411,7 +411,7 @@ class BulkCopy(_Copy):
             unit.store(column, int(inner.block[n]), _chunks(first[n], nbytes), read)
         self._count(issue.outer, size, size)
 
-    def _load(self, issue: _Issue, copies: BulkCopies, inner: Spans) -> None:
+    def _load(self, issue: _BulkIssue, copies: BulkCopies, inner: Spans) -> None:
         form, unit, shared = self.form, self.unit, self.machine.shared.data
         to, of, barriers = self.land_in(issue, inner)
         target, sizes = unit.index(to), copies.size[of].tolist()
@@ -441,7 +441,7 @@ class BulkCopy(_Copy):
             starts, ends = copies.read()
             self._count(starts, ends - starts, copies.size[of])
 
-    def _global(self, issue: _Issue, copies: BulkCopies) -> Iterator[tuple[Allocation, int]]:
+    def _global(self, issue: _BulkIssue, copies: BulkCopies) -> Iterator[tuple[Allocation, int]]:
         """Yield each copy's source: the allocation and the index of its first byte, ignored bytes included."""
         starts, ends = copies.read()
         for n, column in enumerate(issue.columns.tolist()):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.async_units.async_queue import Operation
+from matmill.emulator.engine.async_units.async_queue import AsyncOperation
 from matmill.emulator.engine.async_units.mbarriers import Key
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.barrier_operand import BarrierOperand
@@ -21,7 +21,7 @@ from matmill.emulator.engine.bind.initialised import check_copied, mark_written
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.families.bulk_copy import bulk
-from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Register
+from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, PtxOperand, Register
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
@@ -72,7 +72,7 @@ def _arrive(i: Instruction) -> Action:
                     machine.mbarriers.add_pending(key, len(lanes), i)
 
                 act = partial(_arrive_after_copies, machine, key, columns[lanes], i)
-                machine.queue.issue(Operation(act, frozenset({key})))
+                machine.queue.issue(AsyncOperation(act, frozenset({key})))
 
         return call
 
@@ -121,7 +121,7 @@ def _bind_wait(site: BoundBlock, allowed: int) -> Call:
     return call
 
 
-def _literal(i: Instruction, operand: Operand) -> int:
+def _literal(i: Instruction, operand: PtxOperand) -> int:
     if not isinstance(operand, Immediate):
         raise i.unsupported("a count that is no literal")
     return int(operand.value)

@@ -23,7 +23,7 @@ _TALLY = {"f4": "f", "f8": "d"}
 _LARGEST_APPROXIMATE = np.float32(2.0**126)
 
 
-class _Form:
+class _FloatForm:
     """The modifiers that floating-point instructions share."""
 
     def __init__(self, i: Instruction) -> None:
@@ -67,7 +67,7 @@ class _Form:
 
 def add_sub(i: Instruction) -> Action:
     """Bind ``add`` and sub."""
-    form = _Form(i)
+    form = _FloatForm(i)
     form.m.done()
     d, a, b = i.operands
     ufunc = np.add if i.name == "add" else np.subtract
@@ -103,7 +103,7 @@ def _directed_product(mode: str) -> Callable[..., object]:
 
 def multiply(i: Instruction) -> Action:
     """Bind ``mul``."""
-    form = _Form(i)
+    form = _FloatForm(i)
     form.m.done()
     d, a, b = i.operands
     call: Callable[..., object] = np.multiply
@@ -143,7 +143,7 @@ def _directed_fma(mode: str) -> Callable[..., object]:
 @instructions("fma", operands=(4,))
 def fused(i: Instruction) -> Action:
     """Bind fma, and mad of floating-point type, which rounds once too."""
-    form = _Form(i)
+    form = _FloatForm(i)
     form.m.done()
     d, *sources = i.operands
     kind, tally = form.kind, form.tally("fma")

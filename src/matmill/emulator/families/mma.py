@@ -27,8 +27,8 @@ from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tensor_core import BYTES, NAN, Factor, TensorCore, rule_of
 from matmill.emulator.engine.bind.bound_block import BoundBlock, Prepared
-from matmill.emulator.families.mma_forms import INPUTS, SHAPES, Form, Input, N, Sum, go_together, shape_of
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
+from matmill.emulator.families.mma_forms import INPUTS, SHAPES, Input, MmaForm, N, Sum, go_together, shape_of
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, PtxOperand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
@@ -55,7 +55,7 @@ def multiply_add(i: Instruction) -> Action:
         raise i.unsupported("its shape and types")
     if layouts != ("row", "col") or (saturating and d_type != "s32") or (combined != "") != (a_type == "b1"):
         raise i.unsupported("its modifiers")
-    form = Form(size[0], size[2], a_type, b_type, d_type, saturating, combined == "xor")
+    form = MmaForm(size[0], size[2], a_type, b_type, d_type, saturating, combined == "xor")
     d, *factors = i.operands
     parts = [_items(x) for x in (*factors, d)]
     a_count, b_count, c_count = form.counts
@@ -76,7 +76,7 @@ def multiply_add(i: Instruction) -> Action:
     )
 
 
-def _items(operand: Operand) -> tuple[Operand, ...]:
+def _items(operand: PtxOperand) -> tuple[PtxOperand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -92,7 +92,7 @@ class Fragment:
     The warps come last because NumPy is fast for a long last axis.
     """
 
-    def __init__(self, site: BoundBlock, name: str, form: Input, operands: Sequence[Operand], rows: int) -> None:
+    def __init__(self, site: BoundBlock, name: str, form: Input, operands: Sequence[PtxOperand], rows: int) -> None:
         width, parts = 4 * form.packed, rows // 8
         shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
         self.form = form
@@ -144,7 +144,7 @@ class TensorFragment:
 class MultiplyAdd:
     """A bound mma for all warps at once. ``sums`` [m, n, warps] is C, and becomes D."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
         self.site = site
         self.form = form
         self.factors = parts[:2]
@@ -166,7 +166,7 @@ class MultiplyAdd:
         ``prepare`` takes a fragment and its type.
         """
 
-        def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
+        def one(name: str, kind: str, operands: Sequence[PtxOperand], rows: int) -> Prepared:
             def make(slot: int) -> Prepared:
                 return prepare(Fragment(self.site, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
 
@@ -194,7 +194,7 @@ class MultiplyAdd:
 class TensorCores(MultiplyAdd):
     """f16, bf16, tf32 and 8-bit floats."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
         # A and B are decoded by their own formats; only 8-bit floats may have two.
@@ -218,7 +218,7 @@ class HalvesOfBytes(MultiplyAdd):
     rounding to nearest. (tests/golden/h100_fp8_mma.npz; k of 16, which was not recorded, is one HMMA here.)
     """
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
         self.core = TensorCore(rule_of(machine.program.target, "f16", form.d_type), machine.buffers)
@@ -240,7 +240,7 @@ class HalvesOfBytes(MultiplyAdd):
 class Integers(MultiplyAdd):
     """Integers of 8 and 4 bits, and bits, in float64: sums of their products are far below 2**53."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
         super().__init__(site, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
@@ -259,7 +259,7 @@ class Integers(MultiplyAdd):
 class Doubles(MultiplyAdd):
     """float64."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
         super().__init__(site, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
@@ -273,7 +273,7 @@ class Doubles(MultiplyAdd):
 _BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}
 
 
-def _bound(site: BoundBlock, form: Form) -> type[MultiplyAdd]:
+def _bound(site: BoundBlock, form: MmaForm) -> type[MultiplyAdd]:
     """Return the class that multiplies as the target does."""
     if form.a_type in BYTES and site.machine.program.target.startswith("sm_90"):
         return HalvesOfBytes

@@ -91,7 +91,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Form:
+class MmaForm:
     """One mma instruction: its shape, its types, whether integers are clamped, and whether bits are combined by xor."""
 
     m: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.state.machine import Machine
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, PtxOperand, Register, Special, Vector
 from matmill.emulator.memory.address_space import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from matmill.emulator.program.special_registers import CLOCKS
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, computed, instructions
@@ -61,14 +61,14 @@ def copy_all(*rows: Row) -> None:
         out[...] = a
 
 
-def _part_kinds(i: Instruction, type_name: str, items: tuple[Operand, ...]) -> list[str]:
+def _part_kinds(i: Instruction, type_name: str, items: tuple[PtxOperand, ...]) -> list[str]:
     size = TYPE_BYTES[type_name] // len(items)
     if size * len(items) != TYPE_BYTES[type_name] or size not in {1, 2, 4, 8} or type_name == "b128":
         raise i.unsupported("its vector")
     return [f"u{size}"] * len(items)
 
 
-def _pack(i: Instruction, type_name: str, d: Operand, a: Vector) -> Action:
+def _pack(i: Instruction, type_name: str, d: PtxOperand, a: Vector) -> Action:
     kind = "u" + KIND_OF_TYPE[type_name][1]
     parts = _part_kinds(i, type_name, a.items)
     step = 8 * int(parts[0][1])
@@ -83,7 +83,7 @@ def _pack(i: Instruction, type_name: str, d: Operand, a: Vector) -> Action:
     return computed(i, call, list(zip(a.items, parts, strict=True)), [(d, kind)], tally="other")
 
 
-def _unpack(i: Instruction, type_name: str, d: Vector, a: Operand) -> Action:
+def _unpack(i: Instruction, type_name: str, d: Vector, a: PtxOperand) -> Action:
     kind = "u" + KIND_OF_TYPE[type_name][1]
     parts = _part_kinds(i, type_name, d.items)
     step = 8 * int(parts[0][1])

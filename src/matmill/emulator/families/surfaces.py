@@ -12,7 +12,7 @@ from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.bind.texel_access import Ints, ViewAccess, in_bytes
 from matmill.emulator.families.addresses import coordinates_of, handle_of
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
-from matmill.emulator.memory.address_space import View
+from matmill.emulator.memory.address_space import ImageView
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, register_kind, scalars
 from matmill.textures import Surface
 
@@ -76,7 +76,7 @@ class SurfaceAccess:
             else:
                 self._store(view, offset, inside, data)
 
-    def _located(self, view: View, surface: Surface, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
+    def _located(self, view: ImageView, surface: Surface, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
         """Return offsets in the view's allocation, and the lanes that access memory, for x, y, z and the layer."""
         self._check_alignment(view, positions[0], chosen)
         layers, stride = surface.layers
@@ -90,14 +90,14 @@ class SurfaceAccess:
         # An access wider than a row is always outside.
         return offset, chosen if self.beyond == "clamp" and most[0] >= 0 else inside
 
-    def _check_alignment(self, view: View, x: Ints, chosen: Mask) -> None:
+    def _check_alignment(self, view: ImageView, x: Ints, chosen: Mask) -> None:
         wrong = chosen & (x % self.width != 0)
         if wrong.any():
             lane = self.access.first(wrong)
             did = f"{self._doing} {view} at x = {x[lane]} B, which is no multiple of {self.width}"
             raise self.access.fault("misaligned", lane, did)
 
-    def _check_inside(self, view: View, surface: Surface, positions: list[Ints], outside: Mask) -> None:
+    def _check_inside(self, view: ImageView, surface: Surface, positions: list[Ints], outside: Mask) -> None:
         if not outside.any():
             return
         lane = self.access.first(outside)
@@ -113,7 +113,7 @@ class SurfaceAccess:
     def _doing(self) -> str:
         return f"{'reads' if self.access.kind == 'read' else 'writes'} {self.width} bytes of"
 
-    def _load(self, view: View, offset: Ints, lanes: tuple[Mask, Mask], outs: tuple[Row, ...]) -> None:
+    def _load(self, view: ImageView, offset: Ints, lanes: tuple[Mask, Mask], outs: tuple[Row, ...]) -> None:
         chosen, inside = lanes
         self.access.check(view, offset, self.width, inside)
         contents = np.zeros((len(offset), self.width), np.uint8)
@@ -121,7 +121,7 @@ class SurfaceAccess:
         for n, out in enumerate(outs):
             np.copyto(out, contents.view(f"u{self.element}")[:, n], where=chosen, casting="unsafe")
 
-    def _store(self, view: View, offset: Ints, inside: Mask, values: tuple[Row, ...]) -> None:
+    def _store(self, view: ImageView, offset: Ints, inside: Mask, values: tuple[Row, ...]) -> None:
         if not inside.any():
             return
         if not view.allocation.writable:

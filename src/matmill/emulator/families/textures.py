@@ -14,7 +14,7 @@ from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.bind.texel_access import ViewAccess
 from matmill.emulator.families.addresses import coordinates_of, handle_of
 from matmill.emulator.frontend.syntax import Instruction, Pair
-from matmill.emulator.memory.address_space import View
+from matmill.emulator.memory.address_space import ImageView
 from matmill.emulator.memory.texels import Tap, converted, element, gathered, taps, undefined
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, scalars
 from matmill.textures import GEOMETRIES, Texture
@@ -95,7 +95,7 @@ class Fetch:
             for number, out in enumerate(outs):
                 np.copyto(out, self._result(texture, texels, number).view(out.dtype), where=chosen)
 
-    def _taps(self, view: View, texture: Texture, rows: list[Row], layer: Row, chosen: Mask) -> list[Tap]:
+    def _taps(self, view: ImageView, texture: Texture, rows: list[Row], layer: Row, chosen: Mask) -> list[Tap]:
         if rows[0].dtype.kind == "i":
             return [element(texture, rows[0].astype(np.int64))]
         coordinates = [row.astype(np.float64) for row in rows]
@@ -107,13 +107,13 @@ class Fetch:
         result = gathered if self.channel is not None else taps
         return list(result(texture, coordinates, layer))
 
-    def _report_coordinate(self, view: View, coordinates: list[Row], wrong: Mask) -> None:
+    def _report_coordinate(self, view: ImageView, coordinates: list[Row], wrong: Mask) -> None:
         if wrong.any():
             lane = self.access.first(wrong)
             position = ", ".join(f"{row[lane]:g}" for row in coordinates)
             self.access.report("texture-coordinate", lane, f"fetches from {view} at ({position})")
 
-    def _check_type(self, view: View, texture: Texture, kind: str, chosen: Mask) -> None:
+    def _check_type(self, view: ImageView, texture: Texture, kind: str, chosen: Mask) -> None:
         if texture.floats != (kind == "f"):
             contents = "floats" if texture.floats else f"{texture.array.dtype} as they are"
             did = f"reads {'floats' if kind == 'f' else 'integers'} from {view}, which gives {contents}"
@@ -138,7 +138,7 @@ class Fetch:
 class Texels:
     """The texels of one tap, checked as they are read."""
 
-    def __init__(self, access: ViewAccess[Texture], view: View, texture: Texture, tap: Tap, chosen: Mask) -> None:
+    def __init__(self, access: ViewAccess[Texture], view: ImageView, texture: Texture, tap: Tap, chosen: Mask) -> None:
         self.texture = texture
         self.tap = tap
         self.offset = tap.offset + view.first

@@ -15,7 +15,7 @@ import numpy as np
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.bind.member_masks import WHOLE, Flags, Together, ballot, by_warp
-from matmill.emulator.frontend.syntax import Instruction, Operand, Pair
+from matmill.emulator.frontend.syntax import Instruction, Pair, PtxOperand
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
 from matmill.emulator.program.waits import Converge
@@ -28,7 +28,7 @@ Combine: TypeAlias = "Callable[..., tuple[Row, ...]]"
 
 def _collective(
     i: Instruction,
-    operands: tuple[Sequence[Value], Sequence[Operand]],
+    operands: tuple[Sequence[Value], Sequence[PtxOperand]],
     results: Sequence[Value],
     combine: Combine,
     *,
@@ -77,7 +77,7 @@ def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None
         bits[undefined] = 0 if row.dtype == np.bool_ else np.iinfo(bits.dtype).max
 
 
-def _pair(d: Operand, kind: str) -> list[Value]:
+def _pair(d: PtxOperand, kind: str) -> list[Value]:
     """Return a result and, for ``d|p``, its predicate."""
     return [Value(d.first, kind), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, kind)]
 

@@ -24,14 +24,14 @@ from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.small_floats import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
-from matmill.emulator.engine.async_units.warpgroup_products import Issued, Rows
+from matmill.emulator.engine.async_units.warpgroup_products import Issued, RowIndex
 from matmill.emulator.engine.async_units.warpgroups import WARPS
 from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.state.machine import Machine
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, PtxOperand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.matrix_descriptors import CHUNK, DescriptorError, chunks, decode
-from matmill.emulator.program.in_flight import Commit, Fence, Product
+from matmill.emulator.program.in_flight import Commit, Fence, WgmmaProduct
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, registers
 from matmill.emulator.program.waits import GroupWait
 from matmill.emulator.report.hazards import KernelFault, fault
@@ -60,7 +60,7 @@ _SUMS = {"f32": "f4", "f16": "f2", "s32": "i4"}
 
 
 @dataclass(frozen=True)
-class _Form:
+class _WgmmaForm:
     """One wgmma.mma_async: N, its types, whether A and B are MN-major and negated, and whether integers are clamped."""
 
     n: int
@@ -130,7 +130,7 @@ def _bind_mark(site: BoundBlock, i: Instruction, *, commits: bool) -> Call:
     return call
 
 
-def _literal(i: Instruction, operand: Operand) -> int:
+def _literal(i: Instruction, operand: PtxOperand) -> int:
     if not isinstance(operand, Immediate):
         raise i.unsupported("an operand that is no literal")
     return int(operand.value)
@@ -152,7 +152,7 @@ def _product(i: Instruction, m: Modifiers) -> Action:
         raise i.unsupported(".satfinite")
     sums, a, b, scale, *immediates = i.operands
     from_registers = isinstance(a, Vector)
-    form = _Form(
+    form = _WgmmaForm(
         n, a_type, b_type, d_type, *_signs_and_majors(i, a_type, immediates, from_registers=from_registers), saturating
     )
     d = _held(i, sums, form.registers)
@@ -161,17 +161,17 @@ def _product(i: Instruction, m: Modifiers) -> Action:
     return Action(
         i,
         (*(Value(o, "u8") for o in shared), Value(scale, "p")),
-        bind=lambda site: _Issue(site, i, form, d, factors),
+        bind=lambda site: _WgmmaIssue(site, i, form, d, factors),
         tally="gmma",
         uses=(*d, *factors),
         writes=d,
         collective=True,
-        flight=Product(d, factors),
+        flight=WgmmaProduct(d, factors),
         flops=2 * WARPS * _M * n * k // (WARPS * LANES),
     )
 
 
-def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
+def _held(i: Instruction, operand: PtxOperand, count: int) -> tuple[Register, ...]:
     """Return the registers of D or A: ``count`` different 32-bit registers."""
     result = tuple(registers(operand.items)) if isinstance(operand, Vector) else ()
     if len(result) != count or len(set(result)) != count or any(TYPE_BYTES[r.type] != 4 for r in result):
@@ -180,7 +180,7 @@ def _held(i: Instruction, operand: Operand, count: int) -> tuple[Register, ...]:
 
 
 def _signs_and_majors(
-    i: Instruction, a_type: str, immediates: list[Operand], *, from_registers: bool
+    i: Instruction, a_type: str, immediates: list[PtxOperand], *, from_registers: bool
 ) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
     """Return the immediates after scale-d: which of A and B are MN-major, and which are negated."""
     signs = 0 if a_type in _BYTES | {"b1"} else 2
@@ -196,11 +196,16 @@ def _signs_and_majors(
     return (a_major, b_major), (negated[0], negated[1])
 
 
-class _Issue:
+class _WgmmaIssue:
     """A bound wgmma.mma_async."""
 
     def __init__(
-        self, site: BoundBlock, i: Instruction, form: _Form, sums: tuple[Register, ...], factors: tuple[Register, ...]
+        self,
+        site: BoundBlock,
+        i: Instruction,
+        form: _WgmmaForm,
+        sums: tuple[Register, ...],
+        factors: tuple[Register, ...],
     ) -> None:
         self.instruction = i
         self.form = form
@@ -306,7 +311,7 @@ def _spread(factor: Factor, axis: int) -> Factor:
     return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
-def _rows(site: BoundBlock, held: tuple[Register, ...]) -> Rows:
+def _rows(site: BoundBlock, held: tuple[Register, ...]) -> RowIndex:
     """Return the rows of some registers, as a slice if they are consecutive."""
     rows = np.array([site.machine.program.layout.rows[r] for r in held])
     first = int(rows[0])

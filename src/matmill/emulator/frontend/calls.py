@@ -13,7 +13,7 @@ from matmill.emulator.frontend.syntax import (
     Instruction,
     Module,
     Name,
-    Operand,
+    PtxOperand,
     Register,
     Statement,
     Symbol,
@@ -25,12 +25,12 @@ CODE_START, CODE_STEP = 1 << 20, 128
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallParts:
     """The parts of a call instruction: its results, its callee, and its arguments."""
 
-    returns: tuple[Operand, ...]
-    callee: Operand
-    arguments: tuple[Operand, ...]
+    returns: tuple[PtxOperand, ...]
+    callee: PtxOperand
+    arguments: tuple[PtxOperand, ...]
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Call:
         return returns, arguments
 
 
-def taken_apart(call: Instruction) -> Call:
+def taken_apart(call: Instruction) -> CallParts:
     """Return the parts of ``call (results), function, (arguments), prototype;``.
 
     Raises ``EmulationError`` if it calls neither a function nor a pointer.
@@ -58,10 +58,10 @@ def taken_apart(call: Instruction) -> Call:
     arguments = _group(operands)
     if not isinstance(callee, Name | Register) or (isinstance(callee, Register) and callee.type not in _POINTERS):
         raise call.unsupported("what it calls")
-    return Call(returns, callee, arguments)
+    return CallParts(returns, callee, arguments)
 
 
-def _group(operands: list[Operand]) -> tuple[Operand, ...]:
+def _group(operands: list[PtxOperand]) -> tuple[PtxOperand, ...]:
     """Take the next group of operands, if there is one."""
     if operands and isinstance(operands[0], Group):
         group = operands[0].items
@@ -102,7 +102,7 @@ class CallGraph:
         """Tell whether a function may call itself, directly or not."""
         return name in self._reached.get(name, ())
 
-    def named_by(self, call: Call) -> list[Function]:
+    def named_by(self, call: CallParts) -> list[Function]:
         """Return the functions that a call may reach: the one that it names, or all that its pointer may refer to."""
         functions = self.module.functions
         if call.name:
@@ -129,7 +129,7 @@ def signature_of(function: Function) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(v.size for v in function.returns), tuple(v.size for v in function.params)
 
 
-def _calls(body: tuple[Statement, ...]) -> Iterator[Call]:
+def _calls(body: tuple[Statement, ...]) -> Iterator[CallParts]:
     for statement in body:
         if isinstance(statement, Instruction) and statement.name == "call":
             yield taken_apart(statement)

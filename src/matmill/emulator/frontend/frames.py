@@ -18,7 +18,7 @@ from matmill.emulator.frontend.syntax import (
     Instruction,
     Label,
     Name,
-    Operand,
+    PtxOperand,
     Register,
     Statement,
     Symbol,
@@ -67,7 +67,7 @@ def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: Cal
     variables = [v for function, flat in called for v in (*function.returns, *function.params, *flat.variables)]
     unit = max([16, *(v.align for v in variables if v.space in {"local", "param"})])
     register = Register("frame", "u64")
-    frames = {f.name: _Frame(register, unit, (*f.returns, *f.params), flat) for f, flat in called}
+    frames = {f.name: _StackFrame(register, unit, (*f.returns, *f.params), flat) for f, flat in called}
     size = STACK_BYTES + sum(frame.needs for frame in frames.values())
     stack = Variable("stack of calls", "local", _rounded(size, unit), unit)
     first = next(s for s in entry.body if isinstance(s, Instruction))
@@ -77,7 +77,7 @@ def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: Cal
         leave = replace(first, name="return", modifiers=(), operands=(Name(function.name),), guard=None)
         whole.body += [Label(f"{function.name}#"), *frames[function.name].body(flat, graph), leave]
         whole.targets |= flat.targets
-    whole.body += [Label("#"), *_Frame(register, unit, (), entry, entry=True).body(entry, graph)]
+    whole.body += [Label("#"), *_StackFrame(register, unit, (), entry, entry=True).body(entry, graph)]
     whole.targets |= entry.targets
     declared = (*entry.variables, *(v for _, flat in called for v in flat.variables if v.space == "shared"), stack)
     whole.variables = list(dict.fromkeys(declared))
@@ -86,7 +86,7 @@ def with_frames(entry: Flat, called: Sequence[tuple[Function, Flat]], graph: Cal
     return whole
 
 
-class _Frame:
+class _StackFrame:
     """The positions of one function's variables, in bytes from the beginning of its frame.
 
     An ``entry`` has no frame: only variables that it passes to calls are on the stack. ``needs`` are the bytes of a
@@ -121,7 +121,7 @@ class _Frame:
             elif s.name == "call":
                 yield from self._call(s, graph)
             else:
-                operands: list[Operand] = []
+                operands: list[PtxOperand] = []
                 for o in s.operands:
                     if isinstance(o, Symbol) and o.variable in self._offsets:
                         address = self._fresh()
@@ -147,7 +147,7 @@ class _Frame:
         self._count += 1
         return Register(f"address#{self._count}", "u64")
 
-    def _operand(self, o: Operand) -> Operand:
+    def _operand(self, o: PtxOperand) -> PtxOperand:
         if isinstance(o, Address) and isinstance(o.base, Symbol) and o.base.variable in self._offsets:
             return Address(self._register, self._offsets[o.base.variable] + o.base.offset + o.offset, o.extra)
         return o

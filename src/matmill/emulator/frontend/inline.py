@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from matmill.emulator.frontend.calls import Call, CallGraph, signature_of, taken_apart
+from matmill.emulator.frontend.calls import CallGraph, CallParts, signature_of, taken_apart
 from matmill.emulator.frontend.frames import Flat, with_frames
 from matmill.emulator.frontend.syntax import (
     Address,
@@ -21,8 +21,8 @@ from matmill.emulator.frontend.syntax import (
     Module,
     Name,
     Negated,
-    Operand,
     Pair,
+    PtxOperand,
     Register,
     Statement,
     Symbol,
@@ -59,7 +59,7 @@ class _Renaming:
             self.registers[r] = Register(self.prefix + r.name, r.type)
         return self.registers[r]
 
-    def operand(self, o: Operand) -> Operand:
+    def operand(self, o: PtxOperand) -> PtxOperand:
         if isinstance(o, Register):
             return self.register(o)
         if isinstance(o, Symbol):
@@ -166,7 +166,7 @@ def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(prefix + label for label in labels)
 
 
-def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
+def _system_call(i: Instruction, call: CallParts, number: int) -> list[Instruction]:
     """Return a call of the runtime: its arguments loaded from ``.param`` variables, the call, its result stored."""
     name = call.name
     kinds, result = SYSTEM_CALLS[name]
@@ -175,7 +175,7 @@ def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
     if len(given) != len(kinds) or len(returned) != len(call.returns) or len(returned) > (result != ""):
         raise i.unsupported("the arguments of a call of the runtime")
 
-    def instruction(opcode: str, modifiers: tuple[str, ...], operands: tuple[Operand, ...]) -> Instruction:
+    def instruction(opcode: str, modifiers: tuple[str, ...], operands: tuple[PtxOperand, ...]) -> Instruction:
         return replace(i, name=opcode, modifiers=modifiers, operands=operands)
 
     arguments = [Register(f"{name}#{number}:{n}", kind) for n, kind in enumerate(kinds)]
@@ -195,7 +195,7 @@ def _renamed(s: Statement, renaming: _Renaming, function: Function) -> Statement
         return Label(renaming.prefix + s.name)
     guard = renaming.register(s.guard) if s.guard is not None else None
     name, modifiers, callers = s.name, s.modifiers, (*s.callers, *renaming.callers)
-    operands: tuple[Operand, ...]
+    operands: tuple[PtxOperand, ...]
     if name == "ret":
         name, modifiers = ("bra" if renaming.end else "return"), ()
         operands = (Name(renaming.end or function.name),)

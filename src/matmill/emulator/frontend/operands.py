@@ -11,8 +11,8 @@ from matmill.emulator.frontend.syntax import (
     Immediate,
     Name,
     Negated,
-    Operand,
     Pair,
+    PtxOperand,
     Register,
     Sink,
     Special,
@@ -26,7 +26,7 @@ MAX_NESTING = 64
 class OperandReader(Cursor):
     """Reads operands, with names resolved to registers, variables and functions."""
 
-    def operand(self, depth: int) -> Operand:
+    def operand(self, depth: int) -> PtxOperand:
         """Return the next operand, inside ``depth`` others."""
         if depth > MAX_NESTING:
             raise syntax_error(self.token.line, "a deeply nested operand", "PTX")
@@ -35,7 +35,7 @@ class OperandReader(Cursor):
             return Pair(first, self._single(depth))
         return first
 
-    def _single(self, depth: int) -> Operand:
+    def _single(self, depth: int) -> PtxOperand:
         token = self.take()
         word = token.text
         if word == "{":
@@ -59,7 +59,7 @@ class OperandReader(Cursor):
             return self._word(word)
         raise syntax_error(token.line, repr(word), "an operand")
 
-    def _word(self, word: str) -> Operand:
+    def _word(self, word: str) -> PtxOperand:
         if word == "_":
             return Sink()
         register = self.register(word)
@@ -78,8 +78,8 @@ class OperandReader(Cursor):
             return Symbol(self.code[word])
         return Special(word) if word.startswith("%") else Name(word)
 
-    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
-        items: list[Operand] = []
+    def _list(self, closing: str, depth: int) -> tuple[PtxOperand, ...]:
+        items: list[PtxOperand] = []
         while not self.accept(closing):
             items.append(self.operand(depth + 1))
             if self.token.text != closing:
@@ -92,7 +92,7 @@ class OperandReader(Cursor):
         while self.token.text in {"+", "-"}:
             sign = -1 if self.take().text == "-" else 1
             offset += sign * self.take_integer("an offset in bytes")
-        extra: list[Operand] = []
+        extra: list[PtxOperand] = []
         while self.accept(","):
             extra.append(self.operand(depth + 1))
         self.take("]")

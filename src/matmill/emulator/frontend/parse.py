@@ -23,7 +23,7 @@ from matmill.emulator.frontend.syntax import (
     Label,
     Module,
     Name,
-    Operand,
+    PtxOperand,
     Register,
     Statement,
     Symbol,
@@ -68,7 +68,7 @@ class _Parser(OperandReader):
         self.functions: dict[str, Function] = {}
         self.locations = Locations(self.tokens)
         # The objects for texts of operands in the innermost scope, and split opcodes.
-        self.operands: dict[str, Operand] = {}
+        self.operands: dict[str, PtxOperand] = {}
         self.opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.scope_count = 0
         self.function_variables: list[Variable] = []
@@ -378,7 +378,7 @@ class _Parser(OperandReader):
         where, within, callers = self.locations.where, self.locations.within, self.locations.callers
         return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
 
-    def _operand_of(self, text: str) -> Operand | None:
+    def _operand_of(self, text: str) -> PtxOperand | None:
         """Return the operand for a text in the innermost scope, or None if it is not exactly one."""
         known = self.operands.get(text) or self.register(text)
         if known is None:
@@ -406,7 +406,7 @@ class _Parser(OperandReader):
                 raise syntax_error(name.line, repr(name.text), "a predicate register")
             token = self.take_word("an instruction")
         words = token.text.split(".")
-        operands: list[Operand] = []
+        operands: list[PtxOperand] = []
         if not self.accept(";"):
             operands.append(self.operand(0))
             while self.accept(",") or (words[0] == "call" and self.token.text not in {";", "}"}):
@@ -437,7 +437,7 @@ def _shortened(text: str) -> str:
     return _LONG_VECTOR.sub(r"{\1, …, \2}", text) if text.count(",") >= _LONG else text
 
 
-def _is_code(operand: Operand) -> TypeGuard[Symbol]:
+def _is_code(operand: PtxOperand) -> TypeGuard[Symbol]:
     return isinstance(operand, Symbol) and operand.variable.space == CODE
 
 

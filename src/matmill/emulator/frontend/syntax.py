@@ -90,29 +90,29 @@ class Address:
 
     base: Register | Symbol | Immediate
     offset: int = 0
-    extra: tuple[Operand, ...] = ()
+    extra: tuple[PtxOperand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
     """``{a, b, …}``."""
 
-    items: tuple[Operand, ...]
+    items: tuple[PtxOperand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """``(a, b, …)``: the argument lists of a call."""
 
-    items: tuple[Operand, ...]
+    items: tuple[PtxOperand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """``a|b``: a result and its companion predicate."""
 
-    first: Operand
-    second: Operand
+    first: PtxOperand
+    second: PtxOperand
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,9 @@ class Sink:
     """``_``: a result that is discarded."""
 
 
-Operand: TypeAlias = "Register | Immediate | Special | Symbol | Name | Address | Vector | Group | Pair | Negated | Sink"
+PtxOperand: TypeAlias = (
+    "Register | Immediate | Special | Symbol | Name | Address | Vector | Group | Pair | Negated | Sink"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +143,7 @@ class Instruction:
 
     name: str
     modifiers: tuple[str, ...]
-    operands: tuple[Operand, ...]
+    operands: tuple[PtxOperand, ...]
     guard: Register | None
     negated: bool
     line: int

@@ -107,7 +107,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class View:
+class ImageView:
     """A texture or surface of a launch: ``first`` is the offset in its allocation of the texel at 0, 0, 0."""
 
     name: str
@@ -131,7 +131,7 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
         # Textures and surfaces by handle.
-        self.views: dict[int, View] = {}
+        self.views: dict[int, ImageView] = {}
 
     def bind(
         self,
@@ -184,7 +184,7 @@ class Memory:
             pointer = self.bind(name, image.array, access="rw" if stored else "r", by_element=True)
         allocation = self.holding(pointer)
         handle = FIRST_HANDLE + len(self.views)
-        self.views[handle] = View(name, image, allocation, pointer.address - allocation.start)
+        self.views[handle] = ImageView(name, image, allocation, pointer.address - allocation.start)
         return Pointer(name, handle)
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:

@@ -43,7 +43,7 @@ _REDUCED_AS = {
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _BoxRows:
     """The rows of a tensor's boxes: their indices along each outer dimension, and their distances from the first row.
 
     A row has ``nbytes``, and in shared memory rows are ``pitch`` bytes apart.
@@ -61,7 +61,7 @@ class _Rows:
 
 
 @lru_cache(maxsize=256)
-def _rows(tensor: TensorMap) -> _Rows:
+def _rows(tensor: TensorMap) -> _BoxRows:
     """Return the rows of a tensor's boxes. Raises ``EmulationError`` for boxes whose copies are not fully known."""
     _check_known(tensor)
     itemsize = ELEMENTS[tensor.element].itemsize
@@ -80,7 +80,7 @@ def _rows(tensor: TensorMap) -> _Rows:
     offsets = np.zeros(1, np.int64)
     for index, stride in zip(indices, tensor.strides, strict=True):
         offsets = (index[:, None] * stride + offsets).reshape(-1)
-    return _Rows(indices, offsets, np.array((itemsize, *tensor.strides), np.int64), nbytes, pitch)
+    return _BoxRows(indices, offsets, np.array((itemsize, *tensor.strides), np.int64), nbytes, pitch)
 
 
 def _check_known(tensor: TensorMap) -> None:

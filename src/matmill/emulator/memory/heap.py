@@ -24,7 +24,7 @@ _HELD, _FREED = 1, 2
 
 
 @dataclass
-class Piece:
+class HeapBlock:
     """A result of malloc: its start, its bytes, its owner, and "… freed it", or "" while it is allocated."""
 
     start: int
@@ -38,7 +38,7 @@ class Heap:
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
-        self._pieces: list[Piece] = []
+        self._pieces: list[HeapBlock] = []
         self._starts: list[int] = []
         self._next = self._end = 0
         self._states: dict[int, Words] = {}
@@ -52,7 +52,7 @@ class Heap:
         taken = -(-(size + min(size, _WIDEST) + _GAP) // _ALIGNMENT) * _ALIGNMENT
         if self._next + taken > self._end:
             self._grow(taken)
-        piece = Piece(self._next, size, owner)
+        piece = HeapBlock(self._next, size, owner)
         self._next += taken
         self._pieces.append(piece)
         self._starts.append(piece.start)
@@ -117,12 +117,12 @@ class Heap:
             return f"{name} + {offset} B of {piece.size}"
         return f"{offset - piece.size} B behind the end of {name} ({piece.size} B)"
 
-    def _at(self, address: int) -> Piece | None:
+    def _at(self, address: int) -> HeapBlock | None:
         """Return the piece at an address, or the last one before it."""
         at = bisect.bisect_right(self._starts, address) - 1
         return self._pieces[at] if at >= 0 else None
 
-    def _mark(self, piece: Piece, state: int) -> None:
+    def _mark(self, piece: HeapBlock, state: int) -> None:
         arena = self._space.find(piece.start)
         if arena is not None:
             first = piece.start - arena.start

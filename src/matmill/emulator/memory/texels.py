@@ -40,7 +40,7 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _AxisTexel:
     """A position along one axis: the texel, and whether it exists."""
 
     index: Floats
@@ -104,7 +104,7 @@ def _axes(texture: Texture, coordinates: Sequence[Floats]) -> Iterator[tuple[Flo
         yield (row * extent if texture.normalized else row), extent, mode
 
 
-def _tap(texture: Texture, steps: Sequence[_Step], layer: Row, weight: Floats | None = None) -> Tap:
+def _tap(texture: Texture, steps: Sequence[_AxisTexel], layer: Row, weight: Floats | None = None) -> Tap:
     offset = np.zeros(len(steps[0].index), np.int64)
     inside: Mask | None = None
     for step, stride in zip(steps, texture.strides, strict=True):
@@ -123,18 +123,18 @@ def _within(position: Floats, extent: int, mode: str) -> Floats:
     return position if mode == "wrap" else np.clip(position, -1, extent + 1)
 
 
-def _step(index: Floats, extent: int, mode: str) -> _Step:
+def _step(index: Floats, extent: int, mode: str) -> _AxisTexel:
     if mode == "wrap":
-        return _Step(np.mod(index, extent), None)
+        return _AxisTexel(np.mod(index, extent), None)
     inside = (index >= 0) & (index < extent) if mode == "border" else None
-    return _Step(np.clip(index, 0, extent - 1), inside)
+    return _AxisTexel(np.clip(index, 0, extent - 1), inside)
 
 
-def _point(position: Floats, extent: int, mode: str) -> _Step:
+def _point(position: Floats, extent: int, mode: str) -> _AxisTexel:
     return _step(np.floor(_within(position, extent, mode)), extent, mode)
 
 
-def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
+def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_AxisTexel, _AxisTexel], Floats]:
     """Return the two texels around a position, and the weight of the second."""
     fixed = np.rint((_within(position, extent, mode) - 0.5) * _FRACTION) / _FRACTION
     first = np.floor(fixed)

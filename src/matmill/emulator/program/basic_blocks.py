@@ -14,7 +14,7 @@ from matmill.emulator.frontend.syntax import (
     Label,
     Name,
     Negated,
-    Operand,
+    PtxOperand,
     Register,
     Sink,
     Special,
@@ -48,7 +48,7 @@ class Terminator:
     target: int = -1
     next: int = -1
     table: tuple[int, ...] = ()
-    selector: Operand | None = None
+    selector: PtxOperand | None = None
     action: Action | None = None
     detail: Any = None
 
@@ -108,7 +108,7 @@ def _check_source(i: Instruction, value: Value) -> None:
         raise i.unsupported("a source operand of the wrong kind")
 
 
-def _readable(operand: Operand, kind: str) -> bool:
+def _readable(operand: PtxOperand, kind: str) -> bool:
     """Tell whether a register is wide enough for a kind, and exactly as wide for two halves.
 
     Predicates serve only as predicates.

@@ -18,7 +18,7 @@ from matmill.emulator.frontend.syntax import (
     Address,
     Immediate,
     Instruction,
-    Operand,
+    PtxOperand,
     Register,
     Special,
     Symbol,
@@ -94,10 +94,10 @@ class _Wmma:
         self.count += 1
         return Register(f"wmma#{self.whole.line}:{self.count}", kind)
 
-    def _add(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> None:
+    def _add(self, name: str, modifiers: tuple[str, ...], *operands: PtxOperand) -> None:
         self.body.append(self._like(name, modifiers, *operands))
 
-    def _like(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> Instruction:
+    def _like(self, name: str, modifiers: tuple[str, ...], *operands: PtxOperand) -> Instruction:
         return replace(self.whole, name=name, modifiers=modifiers, operands=operands)
 
     # Loads and stores
@@ -117,7 +117,7 @@ class _Wmma:
         registers = fragment.items if isinstance(fragment, Vector) else (fragment,)
         if not isinstance(address, Address):
             raise self.whole.unsupported("its address")
-        stride: Operand = operands[2] if len(operands) > 2 else Immediate(columns if by_rows else rows, "int")
+        stride: PtxOperand = operands[2] if len(operands) > 2 else Immediate(columns if by_rows else rows, "int")
         spaces = tuple(w for w in words if w.startswith(("global", "shared")))
         bits = _BITS[kind]
         packed = max(1, 32 // bits)
@@ -153,7 +153,7 @@ class _Wmma:
     def _pointer(
         self,
         address: Address,
-        stride: Operand,
+        stride: PtxOperand,
         row: tuple[Register, int],
         column: tuple[Register, int],
         bits: int,
@@ -170,7 +170,7 @@ class _Wmma:
             self._add("shr", ("u32",), offset, offset, Immediate((8 // bits).bit_length() - 1, "int"))
         narrow = isinstance(address.base, Register) and TYPE_BYTES[address.base.type] == 4
         pointer = self._fresh("u32" if narrow else "u64")
-        base: Operand = address.base
+        base: PtxOperand = address.base
         if isinstance(base, Symbol):
             base = replace(base, offset=base.offset + address.offset)
             added = 0
@@ -267,15 +267,15 @@ class _Wmma:
         self.body += self.after
 
     def _converted(
-        self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
-    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        self, c: tuple[PtxOperand, ...], c_type: str, d: tuple[PtxOperand, ...]
+    ) -> tuple[tuple[PtxOperand, ...], tuple[PtxOperand, ...]]:
         """Return C as float32, and registers for a float32 D, if one of the two is float16."""
         if c_type == "f32":
             sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
             for (lower, upper), packed in zip(sums, d, strict=True):
                 self.after.append(self._like("cvt", ("rn", "f16x2", "f32"), packed, upper, lower))
             return c, tuple(x for pair in sums for x in pair)
-        wide: list[Operand] = []
+        wide: list[PtxOperand] = []
         for packed in c:
             halves = self._fresh("b16"), self._fresh("b16")
             self._add("mov", ("b32",), Vector(halves), packed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Immediate, Operand, Register
+from matmill.emulator.frontend.syntax import Immediate, PtxOperand, Register
 from matmill.emulator.program.table import Action
 
 _FEWEST = 4
@@ -24,11 +24,11 @@ class Batch:
 
     first: int
     actions: list[Action]
-    left: list[Operand]
-    right: list[Operand]
-    addends: list[Operand]
-    sums: list[Operand]
-    outer: tuple[list[Operand], list[Operand]] | None
+    left: list[PtxOperand]
+    right: list[PtxOperand]
+    addends: list[PtxOperand]
+    sums: list[PtxOperand]
+    outer: tuple[list[PtxOperand], list[PtxOperand]] | None
 
 
 def find_batches(actions: Sequence[Action]) -> list[Batch]:
@@ -69,7 +69,7 @@ def _batch(first: int, actions: list[Action]) -> Batch:
     return Batch(first, actions, left, right, addends, sums, outer)
 
 
-def _outer(slow: list[Operand], fast: list[Operand]) -> tuple[list[Operand], list[Operand]] | None:
+def _outer(slow: list[PtxOperand], fast: list[PtxOperand]) -> tuple[list[PtxOperand], list[PtxOperand]] | None:
     """Return the factors of an outer product whose pairs come in order, ``fast`` changing with each."""
     width = next((n for n, o in enumerate(slow) if o is not slow[0]), len(slow))
     if len(slow) % width or width == 1:

@@ -19,7 +19,7 @@ from matmill.emulator.program.waits import GroupWait
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class WgmmaProduct:
     """wgmma.mma_async: its registers of D, and those of A, if any."""
 
     sums: tuple[Register, ...]
@@ -103,7 +103,11 @@ class _State:
 def held_registers(blocks: Iterable[Block]) -> set[Register]:
     """Return all registers that are sums or A of products."""
     return {
-        r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums + a.flight.factors
+        r
+        for b in blocks
+        for a in b.actions
+        if isinstance(a.flight, WgmmaProduct)
+        for r in a.flight.sums + a.flight.factors
     }
 
 
@@ -112,7 +116,7 @@ def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
     held = held_registers(blocks)
     if not held:
         return []
-    sums = {r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums}
+    sums = {r for b in blocks for a in b.actions if isinstance(a.flight, WgmmaProduct) for r in a.flight.sums}
     before: dict[int, _State] = {0: _State(accessed={_START: None})}
     waiting = [0]
     while waiting:
@@ -142,7 +146,7 @@ class _Walk:
 
     def __iter__(self) -> Iterator[Finding]:
         for action in self.block.actions:
-            if isinstance(action.flight, Product):
+            if isinstance(action.flight, WgmmaProduct):
                 yield from self._product(action.instruction, action.flight)
             elif isinstance(action.flight, Fence):
                 self.state.accessed.clear()
@@ -165,7 +169,7 @@ class _Walk:
     def _finding(self, kind: str, i: Instruction, other: Instruction | None, register: str) -> Finding:
         return Finding(kind, self.block.number, i, other, register)
 
-    def _product(self, i: Instruction, product: Product) -> Iterator[Finding]:
+    def _product(self, i: Instruction, product: WgmmaProduct) -> Iterator[Finding]:
         state = self.state
         for register in product.sums:
             flight = state.flights.get(register)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Instruction, Operand
+from matmill.emulator.frontend.syntax import Instruction, PtxOperand
 from matmill.emulator.program.table import Modifiers
 
 _NARROW = ("cta", "cluster")
@@ -58,8 +58,8 @@ def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction
     They begin the loops around ``atomicCAS`` that the CUDA C++ programming guide shows ("Atomic Functions"). The
     compare-and-swap tests whatever value such a load returns, so that they order memory as relaxed loads do.
     """
-    compared: set[Operand] = set()
-    sources: dict[Operand, list[Instruction]] = {}
+    compared: set[PtxOperand] = set()
+    sources: dict[PtxOperand, list[Instruction]] = {}
     for i in instructions:
         if i.name == "atom" and "cas" in i.modifiers:
             compared.add(i.operands[2])

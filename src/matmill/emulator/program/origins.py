@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Register, Symbol, Variable, Vector
+from matmill.emulator.frontend.syntax import Address, Instruction, PtxOperand, Register, Symbol, Variable, Vector
 from matmill.emulator.program.basic_blocks import Block
 from matmill.emulator.program.table import Action
 
@@ -48,7 +48,7 @@ def _address(i: Instruction) -> Address | None:
     return next((operand for operand in i.operands if isinstance(operand, Address)), None)
 
 
-def _origin(operand: Operand, known: dict[Register, _Origin]) -> _Origin:
+def _origin(operand: PtxOperand, known: dict[Register, _Origin]) -> _Origin:
     if isinstance(operand, Register):
         return known.get(operand)
     if isinstance(operand, Symbol) and operand.variable.space in {"shared", "local"}:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Operand, Register, Special
+from matmill.emulator.frontend.syntax import TYPE_BYTES, PtxOperand, Register, Special
 from matmill.emulator.program.basic_blocks import Block, operands_of_end
 from matmill.emulator.program.fma_batches import Batch
 from matmill.emulator.program.in_flight import held_registers
@@ -27,7 +27,7 @@ def file_of(register: Register) -> str:
 
 
 @dataclass
-class Layout:
+class RegisterLayout:
     """Rows of registers and of special registers (in the 32-bit file), and how many rows each file has."""
 
     rows: dict[Register, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Layout:
     sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
 
 
-def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
+def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> RegisterLayout:
     """Return rows for all registers of a program."""
     ranges = live_ranges(blocks)
     # A product in flight reads and writes its registers when it takes effect, so no other register may share their
@@ -51,7 +51,7 @@ def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
             allocator.together(action.written)
     for register in ranges:
         allocator.single(register)
-    layout = Layout(rows=allocator.rows, sizes=allocator.sizes())
+    layout = RegisterLayout(rows=allocator.rows, sizes=allocator.sizes())
     for name in sorted(_specials(blocks)):
         layout.specials[name] = layout.sizes["32"]
         layout.sizes["32"] += 1
@@ -59,7 +59,7 @@ def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
 
 
 def _specials(blocks: Iterable[Block]) -> set[str]:
-    operands: list[Operand] = []
+    operands: list[PtxOperand] = []
     for block in blocks:
         operands += [v.operand for action in block.actions for v in action.sources]
         operands += [v.operand for v in operands_of_end(block.end)]
@@ -105,7 +105,7 @@ class _RowAllocator:
                     self._take(file, start + i, register)
                 return
 
-    def together(self, operands: Sequence[Operand]) -> None:
+    def together(self, operands: Sequence[PtxOperand]) -> None:
         """Assign consecutive rows to the results of one instruction, if none has a row yet."""
         run = registers(operands)
         fresh = all(r not in self.rows for r in run) and len({file_of(r) for r in run}) == 1

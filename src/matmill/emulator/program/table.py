@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Negated, Operand, Register, Vector
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Negated, PtxOperand, Register, Vector
 
 Call: TypeAlias = "Callable[..., object]"
 
@@ -30,7 +30,7 @@ KIND_OF_TYPE = {
 class Value:
     """An operand, viewed as rows of ``kind``."""
 
-    operand: Operand
+    operand: PtxOperand
     kind: str
 
 
@@ -171,8 +171,8 @@ class Modifiers:
 def computed(
     instruction: Instruction,
     call: Call,
-    sources: Iterable[tuple[Operand, str]],
-    results: Iterable[tuple[Operand, str]],
+    sources: Iterable[tuple[PtxOperand, str]],
+    results: Iterable[tuple[PtxOperand, str]],
     *,
     tally: str = "integer",
     in_place: bool = False,
@@ -190,7 +190,7 @@ def computed(
     )
 
 
-def register_kind(operand: Operand, kind: str) -> str:
+def register_kind(operand: PtxOperand, kind: str) -> str:
     """Return ``kind`` widened to the register's width: loads and conversions may fill a wider register."""
     size = TYPE_BYTES[operand.type] if isinstance(operand, Register) else 0
     if int(kind[1]) < size <= _WIDEST:
@@ -198,11 +198,11 @@ def register_kind(operand: Operand, kind: str) -> str:
     return kind
 
 
-def scalars(operand: Operand) -> tuple[Operand, ...]:
+def scalars(operand: PtxOperand) -> tuple[PtxOperand, ...]:
     """Return the items of a vector operand, or the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def registers(operands: Iterable[Operand]) -> list[Register]:
+def registers(operands: Iterable[PtxOperand]) -> list[Register]:
     """Return the plain registers among operands."""
     return [o for o in operands if isinstance(o, Register)]

@@ -19,17 +19,17 @@ from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.liveness import keep_registers
 from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
-from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.register_rows import RegisterLayout, file_of, lay_out
 from matmill.emulator.program.special_registers import reserved_bytes
 from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
 from matmill.errors import ArgumentError
 
-Rows: TypeAlias = "NDArray[np.int64]"
+RowIndex: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass
-class Program:
+class EmulatedProgram:
     """A translated entry.
 
     ``target`` is the PTX's GPU, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the block's
@@ -45,7 +45,7 @@ class Program:
     target: str
     blocks: list[Block]
     batches: dict[int, list[Batch]]
-    layout: Layout
+    layout: RegisterLayout
     offsets: dict[Variable, int]
     arrays: dict[Instruction, Variable]
     reserved_shared: int
@@ -92,7 +92,7 @@ class Program:
             return element_at(variable.spelled, offset, itemsize, shape)
         return f"{variable.spelled} + {offset} B"
 
-    def touched_rows(self, block: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    def touched_rows(self, block: int) -> tuple[dict[str, RowIndex], dict[str, RowIndex]]:
         """Return the rows of each register file that a block needs, and those that it changes."""
         needs: dict[str, set[int]] = {}
         changes: dict[str, set[int]] = {}
@@ -105,7 +105,7 @@ class Program:
                 if isinstance(value.operand, Special):
                     needs.setdefault("32", set()).add(self.layout.specials[value.operand.name])
 
-        def arrays(sets: dict[str, set[int]]) -> dict[str, Rows]:
+        def arrays(sets: dict[str, set[int]]) -> dict[str, RowIndex]:
             return {name: np.array(sorted(rows), np.int64) for name, rows in sets.items()}
 
         return arrays(needs), arrays(changes)
@@ -115,13 +115,13 @@ class Program:
         return self.numbers[instruction]
 
 
-def translate(module: Module, name: str) -> Program:
+def translate(module: Module, name: str) -> EmulatedProgram:
     """Return the program of the entry ``name``, cached in the module for later launches.
 
     Raises ``ArgumentError`` for an unknown entry and ``EmulationError`` for instructions that are not emulated.
     """
     known = module.programs.get(name)
-    if isinstance(known, Program):
+    if isinstance(known, EmulatedProgram):
         return known
     if name not in module.entries:
         raise ArgumentError(
@@ -135,7 +135,7 @@ def translate(module: Module, name: str) -> Program:
     return program
 
 
-def _translate(module: Module, entry: Function) -> Program:
+def _translate(module: Module, entry: Function) -> EmulatedProgram:
     flat = flatten(module, entry)
     blocks = blocks_of(flat)
     if any(block.end.kind == "call" for block in blocks):
@@ -154,7 +154,7 @@ def _translate(module: Module, entry: Function) -> Program:
     local = _assign_offsets([v for v in flat.variables if v.space in {"local", "param"}], offsets, 0)
     parameters: dict[Variable, int] = {}
     parameter_bytes = _assign_offsets(list(entry.params), parameters, 0)
-    return Program(
+    return EmulatedProgram(
         entry=entry,
         target=module.target,
         blocks=blocks,

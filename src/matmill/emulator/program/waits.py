@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Address, Operand
+from matmill.emulator.frontend.syntax import Address, PtxOperand
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class Barrier:
     """
 
     mode: str
-    number: Operand
-    threads: Operand | None
-    source: Operand | None = None
+    number: PtxOperand
+    threads: PtxOperand | None
+    source: PtxOperand | None = None
     negated: bool = False
 
 
@@ -29,7 +29,7 @@ class Converge:
     At a ``barrier`` (bar.warp.sync) they may wait at different instructions.
     """
 
-    members: Operand
+    members: PtxOperand
     barrier: bool = False
 
 
@@ -45,7 +45,7 @@ class PhaseWait(Poll):
     """
 
     address: Address
-    phase: Operand
+    phase: PtxOperand
     parity: bool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Register, Vector
+from matmill.emulator.frontend.syntax import Address, Instruction, PtxOperand, Register, Vector
 
 
 class WideRegisters:
@@ -28,7 +28,7 @@ class WideRegisters:
             return [replace(s, modifiers=(*s.modifiers[:-1], "v2", "b64"), operands=operands)]
         return [replace(s, operands=operands)]
 
-    def _pair(self, s: Instruction, operand: Operand) -> Operand:
+    def _pair(self, s: Instruction, operand: PtxOperand) -> PtxOperand:
         if isinstance(operand, Vector) and len(operand.items) == 2:
             return operand
         if not isinstance(operand, Register) or operand.type != "b128":

@@ -21,7 +21,7 @@ from matmill.kernels.shared.tiled import why_not_extents
 from matmill.kernels.short_k.cost import explain
 from matmill.kernels.short_k.tiles import (
     MOST_COPIES,
-    Shape,
+    WorkTile,
     configured,
     division_multiplier,
     keeps_b,
@@ -131,7 +131,7 @@ def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:
     return arch.sms * max(1, min(config["BLOCKS_PER_SM"], shared))
 
 
-def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
+def _shapes(problem: Gemm, arch: Arch) -> Iterator[WorkTile]:
     thread_tiles = _THREAD_TILES[problem.dtype.itemsize]
     (least_rows, least_columns, _), *_ = thread_tiles
     for (tm, tn, registers), work in product(thread_tiles, dict.fromkeys(_work_tiles(problem, arch))):
@@ -144,7 +144,7 @@ def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
         count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
         threads = next((few for few in _THREADS if few >= count), _THREADS[-1])
         blocks = min(_MOST_BLOCKS, arch.registers_per_sm // (registers * threads))
-        shape = Shape(group, bm, bn, tm, tn, threads, 1, blocks)
+        shape = WorkTile(group, bm, bn, tm, tn, threads, 1, blocks)
         yield shape
         if tiles <= arch.sms:
             yield replace(shape, direct=True)
@@ -282,7 +282,7 @@ def _why_not_elements(problem: Gemm, arch: Arch) -> str | None:
 SHORT_K: Kernel[Gemm] = Kernel(
     entry="short_k",
     package=__name__,
-    config=configured(Shape(1, 64, 64, 8, 8, blocks_per_sm=3), Gemm(m=128, n=128, k=32, dtype=F32)).launched(
+    config=configured(WorkTile(1, 64, 64, 8, 8, blocks_per_sm=3), Gemm(m=128, n=128, k=32, dtype=F32)).launched(
         BLOCKS=396
     ),
     geometry=_geometry,

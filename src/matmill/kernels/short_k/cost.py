@@ -159,7 +159,7 @@ def _copies(own: Staging, config: Config) -> float:
 
 
 @dataclass(frozen=True)
-class _Unit:
+class _WarpWork:
     """The instructions of a warp for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
 
     slots: float
@@ -168,23 +168,23 @@ class _Unit:
     stores: float
 
 
-def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _Unit:
+def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _WarpWork:
     tm, tn, k, size = config["TM"], config["TN"], problem.k, problem.dtype.itemsize
     per_fma = _SCHEDULERS * _LANES * 2 * arch.sms * arch.boost_hz / arch.peak(problem.dtype.name)
     reads = ((tm / config["A_VEC"], config["A_VEC"]), (tn / config["B_VEC"], config["B_VEC"]))
     wide = 2 if config["QUADS"] else 4  # passes of a read of 16 bytes
     passes = k * sum(count * (wide if vec > 1 else size / 4) for count, vec in reads)
     step = max(config["A_VEC"] if config["A_K_INNER"] else 1, config["B_VEC"] if config["B_K_INNER"] else 1)
-    return _Unit(
+    return _WarpWork(
         k * (per_fma * tm * tn + sum(count for count, _ in reads)), passes, k / step, tm * tn / config["D_VEC"]
     )
 
 
-def _mma_unit(problem: Gemm, config: Config) -> _Unit:
+def _mma_unit(problem: Gemm, config: Config) -> _WarpWork:
     steps = ceil_div(problem.k, 16)
     fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
     # ldmatrix reads four pairs. A pair that is not one word takes two reads and a permutation. An mma is 2048 FMAs.
     reads = {_WIDE: 0.25, 2: 1.0, 1: 3.0}
     slots = steps * (sum(count * reads[vec] for count, vec in fragments) + config["TM"] * config["TN"] / 64)
     passes = steps * sum(count * (1 if vec > 1 else 2) for count, vec in fragments)
-    return _Unit(slots, float(passes), float(steps), config["TM"] * config["TN"] / _LANES / config["D_VEC"])
+    return _WarpWork(slots, float(passes), float(steps), config["TM"] * config["TN"] / _LANES / config["D_VEC"])

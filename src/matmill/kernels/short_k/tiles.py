@@ -165,7 +165,7 @@ class StagedTile:
 
 
 @dataclass(frozen=True)
-class Shape:
+class WorkTile:
     """A work tile and how it is computed: products, rows and columns; those of a thread or warp; threads; stages.
 
     With ``by_runs`` rows or columns are copied one by one, padded, even if all of them are one run of memory.
@@ -202,7 +202,7 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, Ope
     )
 
 
-def _d_one_run(problem: Gemm, shape: Shape) -> bool:
+def _d_one_run(problem: Gemm, shape: WorkTile) -> bool:
     """Tell whether the outputs of every work tile are contiguous in D, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
     m, n = problem.m, problem.n
@@ -213,7 +213,7 @@ def _d_one_run(problem: Gemm, shape: Shape) -> bool:
     return shape.group == 1 or problem.batch_strides[3] == m * n
 
 
-def _d_shifted(problem: Gemm, shape: Shape) -> bool:
+def _d_shifted(problem: Gemm, shape: WorkTile) -> bool:
     """Tell whether some work tile that is one run of D does not start on 16 bytes."""
     batch = problem.batch_strides[3] if problem.batch > shape.group else 0
     steps = (batch * shape.group, problem.d_row_col[0] * shape.bm * (shape.bm < problem.m))
@@ -230,7 +230,7 @@ def _d_width(problem: Gemm, most: int, columns: int) -> int:
     return width
 
 
-def configured(shape: Shape, problem: Gemm) -> Config:
+def configured(shape: WorkTile, problem: Gemm) -> Config:
     """Return the constants of a work tile for a problem."""
     a, b = sides(problem, shape.group, shape.bm, shape.bn)
     constants = {
@@ -270,7 +270,7 @@ def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
     return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
 
 
-def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
+def units(shape: WorkTile, *, vectors: bool) -> tuple[int, int]:
     """Return the threads, or warps, down and across a product's part of a work tile.
 
     The numbers are even if they read ``vectors``.
@@ -288,9 +288,9 @@ def columns_at_once(dtype: DType, constants: dict[str, int]) -> int:
     return 1 if constants["B_K_INNER"] else constants["B_VEC"]
 
 
-def shape_of(config: Config) -> Shape:
+def shape_of(config: Config) -> WorkTile:
     """Return the work tile of a configuration."""
-    return Shape(
+    return WorkTile(
         group=config["PRODUCTS"],
         bm=config["BM"],
         bn=config["BN"],

@@ -83,7 +83,7 @@ def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ThreadTile:
     """Rows and columns of D that one thread sums; ``rows`` x ``columns`` threads share a k. Both are powers of two."""
 
     tm: int
@@ -102,7 +102,7 @@ def most_outputs(problem: Gemm) -> int:
     return 256 // problem.dtype.accumulator.itemsize
 
 
-def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
+def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> ThreadTile:
     """Return the tile by which the fewest threads share a k, and of those the squarest: it reads the least.
 
     ``whole_rows`` asks for tiles as wide as D.
@@ -112,17 +112,17 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
     """
     powers = [1 << i for i in range(11)]
     tiles = (
-        Tile(ceil_div(problem.m, rows), ceil_div(problem.n, columns), rows, columns)
+        ThreadTile(ceil_div(problem.m, rows), ceil_div(problem.n, columns), rows, columns)
         for rows in powers
         for columns in (powers[:1] if whole_rows else powers)
         if rows < 2 * problem.m and columns < 2 * problem.n
     )
     fitting = [tile for tile in tiles if tile.tm * tile.tn <= most_outputs(problem)]
     # If none fits, m or n exceeds what a block can share, and why_not says so.
-    return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=Tile(problem.m, problem.n, 1, 1))
+    return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=ThreadTile(problem.m, problem.n, 1, 1))
 
 
-def tile_config(problem: Gemm, tile: Tile) -> Config:
+def tile_config(problem: Gemm, tile: ThreadTile) -> Config:
     """Return the constants of a tile; ACROSS of the S threads that share a k have neighbouring tiles of a row."""
     return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
 

@@ -15,7 +15,7 @@ _PATIENCE = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class AsyncOperation:
     """An operation in flight: its effect, and the mbarriers at which it then arrives."""
 
     act: Callable[[], None]
@@ -27,17 +27,17 @@ class AsyncQueue:
 
     def __init__(self, *, late: bool) -> None:
         self.late = late
-        self._queue: dict[Operation, None] = {}
+        self._queue: dict[AsyncOperation, None] = {}
         self._failed = 0
 
-    def issue(self, operation: Operation) -> None:
+    def issue(self, operation: AsyncOperation) -> None:
         """Start an operation."""
         if self.late:
             self._queue[operation] = None
         else:
             operation.act()
 
-    def act(self, operations: Iterable[Operation]) -> None:
+    def act(self, operations: Iterable[AsyncOperation]) -> None:
         """Let those of ``operations`` take effect that have not yet."""
         for operation in operations:
             if operation in self._queue:

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.async_units.warpgroups import Warpgroups
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.report.hazards import HazardLog
 
 Ints: TypeAlias = "NDArray[np.int64]"
 #: Rows of a register file: consecutive ones, or any.
-Rows: TypeAlias = "slice | Ints"
+RowIndex: TypeAlias = "slice | Ints"
 _POISON = 0xFFFFFFFF
 
 
@@ -42,8 +42,8 @@ class Issued:
     warps: Ints
     descriptors: NDArray[np.uint64]
     adds: Mask
-    sums: Rows
-    factors: Rows | None
+    sums: RowIndex
+    factors: RowIndex | None
     multiply: Callable[[Issued, Row, Row | None], Row]
     group: Ints
     agents: tuple[int, ...] = ()
@@ -71,7 +71,7 @@ class WarpgroupProducts:
     """The products of one batch, by warp. ``file`` has the machine's 32-bit registers."""
 
     def __init__(
-        self, geometry: Geometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool, own_waits: bool
+        self, geometry: BatchGeometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool, own_waits: bool
     ) -> None:
         self.late = late
         self._own_waits = own_waits
@@ -164,7 +164,7 @@ class WarpgroupProducts:
         ended = np.repeat(self._busy[rows, issued.warps] == 0, LANES, axis=1)
         self._file[rows, columns] = np.where(ended, sums, self._file[rows, columns])
 
-    def _numbers(self, rows: Rows) -> Ints:
+    def _numbers(self, rows: RowIndex) -> Ints:
         return np.arange(len(self._file))[rows]
 
     def finish(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.report.hazards import KernelFault, fault
 
@@ -21,7 +21,7 @@ WARPS = 4
 
 
 @dataclass
-class _Step:
+class _WarpgroupInstruction:
     """The instruction that the first warp executed at this point, and how many warps of the warpgroup executed it."""
 
     instruction: Instruction
@@ -33,7 +33,7 @@ class _Step:
 class Warpgroups:
     """The instructions that warpgroups of one batch execute together; ``members`` has their warps: int64[warps, 4]."""
 
-    def __init__(self, geometry: Geometry, kernel: str) -> None:
+    def __init__(self, geometry: BatchGeometry, kernel: str) -> None:
         self._geometry = geometry
         self._kernel = kernel
         self._group = geometry.warp_in_block // WARPS * geometry.blocks + geometry.block_of_warp
@@ -44,7 +44,7 @@ class Warpgroups:
         self.members = np.where(whole, four, np.arange(geometry.warp_count)[:, None])
         self._position = [0] * geometry.warp_count
         self._first: dict[int, int] = {}
-        self._steps: dict[int, deque[_Step]] = {}
+        self._steps: dict[int, deque[_WarpgroupInstruction]] = {}
 
     def executed(self, warps: NDArray[np.int64], i: Instruction, operands: Sequence[str] = ()) -> None:
         """Record that whole ``warps`` execute ``i``, each with its ``operands`` in words.
@@ -62,7 +62,7 @@ class Warpgroups:
             at = self._position[warp] - self._first.get(group, 0)
             self._position[warp] += 1
             if at == len(steps):
-                steps.append(_Step(i, mine, warp))
+                steps.append(_WarpgroupInstruction(i, mine, warp))
             step = steps[at]
             if step.instruction is not i or step.operands != mine:
                 raise self._fault(warp, i, self._difference(step, i, mine))
@@ -85,7 +85,7 @@ class Warpgroups:
         self._first.clear()
         self._position = [0] * self._geometry.warp_count
 
-    def _difference(self, step: _Step, i: Instruction, operands: str) -> str:
+    def _difference(self, step: _WarpgroupInstruction, i: Instruction, operands: str) -> str:
         other = f"warp {int(self._geometry.warp_in_block[step.warp])} of its warpgroup"
         if step.instruction is i:
             return f"with {operands}, where {other} has {step.operands}"

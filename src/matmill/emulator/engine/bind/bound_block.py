@@ -21,7 +21,7 @@ from matmill.emulator.frontend.syntax import (
     Immediate,
     Instruction,
     Negated,
-    Operand,
+    PtxOperand,
     Register,
     Special,
     Symbol,
@@ -140,7 +140,7 @@ class BoundBlock:
     def _batch(self, batch: Batch) -> None:
         rows = self.machine.program.layout.rows
 
-        def numbers(operands: Sequence[Operand]) -> list[int]:
+        def numbers(operands: Sequence[PtxOperand]) -> list[int]:
             return [rows[o] for o in operands if isinstance(o, Register)]
 
         rows_of = BatchRows(
@@ -190,7 +190,7 @@ class BoundBlock:
             return row.view(kind)[:: 4 // int(kind[1])]
         return self._scalar(operand, kind)
 
-    def _scalar(self, operand: Operand, kind: str) -> Row:
+    def _scalar(self, operand: PtxOperand, kind: str) -> Row:
         if isinstance(operand, Symbol):
             bits = self.machine.address_of(operand.variable) + operand.offset
         elif isinstance(operand, Immediate):

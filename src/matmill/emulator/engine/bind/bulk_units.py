@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.async_units.async_queue import Operation
+from matmill.emulator.engine.async_units.async_queue import AsyncOperation
 from matmill.emulator.engine.async_units.bulk_groups import BulkStore
 from matmill.emulator.engine.async_units.mbarriers import Key
 from matmill.emulator.engine.state.machine import Machine
@@ -150,7 +150,7 @@ class BulkUnit:
 
         if machine.queue.late and not landing.combines:
             machine.shared.data.view("V16")[everything] = _POISON
-        machine.queue.issue(Operation(land, frozenset(key for keys in barriers for key in keys)))
+        machine.queue.issue(AsyncOperation(land, frozenset(key for keys in barriers for key in keys)))
 
     def _meets_mbarrier(self, block: int, chunks: Ints, nbytes: int) -> None:
         """Report a copy that overwrites a live mbarrier."""

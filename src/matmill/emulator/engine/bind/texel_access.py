@@ -16,7 +16,7 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.engine.bind.initialised import ones
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.memory.address_space import Allocation, View
+from matmill.emulator.memory.address_space import Allocation, ImageView
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.detector import Stores
 from matmill.emulator.report.hazards import KernelFault, fault
@@ -45,7 +45,7 @@ class ViewAccess(Generic[Kind]):
         self._participants = site.participants()
         self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
 
-    def views(self, handles: Row) -> Iterator[tuple[View, Kind, Mask]]:
+    def views(self, handles: Row) -> Iterator[tuple[ImageView, Kind, Mask]]:
         """Yield the textures or surfaces of the handles, and the lanes (bool[lanes]) that use each; count the request.
 
         Raises ``KernelFault`` for an invalid handle, or one of another kind.
@@ -60,7 +60,7 @@ class ViewAccess(Generic[Kind]):
             view, image = self._view(handle, chosen)
             yield view, image, chosen
 
-    def _view(self, handle: int, chosen: Mask) -> tuple[View, Kind]:
+    def _view(self, handle: int, chosen: Mask) -> tuple[ImageView, Kind]:
         wanted = f"{GEOMETRIES.get(self.geometry, '')} {self.image.__name__.lower()}".strip()
         view = self.machine.space.views.get(handle)
         if view is None:
@@ -92,7 +92,7 @@ class ViewAccess(Generic[Kind]):
 
     # Memory
 
-    def check(self, view: View, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
+    def check(self, view: ImageView, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
         """Check an access of ``width`` bytes by the ``chosen`` lanes, and report hazards.
 
         Each lane accesses ``offset`` bytes into the allocation. ``values`` are the stored values, of equal widths.
@@ -129,7 +129,7 @@ class ViewAccess(Generic[Kind]):
                 stores=stores,
             )
 
-    def _check_dependency(self, view: View, offset: Ints, width: int, chosen: Mask) -> None:
+    def _check_dependency(self, view: ImageView, offset: Ints, width: int, chosen: Mask) -> None:
         dependency = self.machine.dependency
         if dependency is None or not dependency.left:
             return
@@ -138,7 +138,7 @@ class ViewAccess(Generic[Kind]):
             did = f"{_VERBS[self.kind]} {width} bytes at {self._describe(view, int(offset[lane]))}"
             dependency.add(self.where, self.lanes.thread_name(lane), did, self.i)
 
-    def _check_contents(self, view: View, offset: Ints, step: int, width: int, chosen: Mask) -> None:
+    def _check_contents(self, view: ImageView, offset: Ints, step: int, width: int, chosen: Mask) -> None:
         """Report bytes that were never written, and bytes that this launch has written."""
         memory = view.allocation
         for start in range(0, width, step):
@@ -156,7 +156,7 @@ class ViewAccess(Generic[Kind]):
                     did = f"reads {width} bytes at {at}, which this launch has stored to, through {view}"
                     self.report("texture-written", int(lanes[0]), did)
 
-    def _describe(self, view: View, offset: int) -> str:
+    def _describe(self, view: ImageView, offset: int) -> str:
         return self.machine.space.describe(view.allocation.start + offset)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.basic_blocks import Block, Terminator
 
 
-def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
+def who(geometry: BatchGeometry, warps: NDArray[np.bool_]) -> str:
     """Format the chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
     chosen = np.flatnonzero(warps)
     block = int(geometry.block_of_warp[chosen[0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 
 Ints = NDArray[np.int64]
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 class WarpOrder:
     """The priorities of a batch's warps: with ``schedule`` 0 all run together, else some run far ahead of others."""
 
-    def __init__(self, geometry: Geometry, schedule: int) -> None:
+    def __init__(self, geometry: BatchGeometry, schedule: int) -> None:
         self.schedule = schedule
         self._geometry = geometry
         self._random = np.random.default_rng(schedule)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.memory.banks import LANES
 from matmill.launch import Launch
 
@@ -31,7 +31,7 @@ class ClusterBarrier:
     ``live`` (bool[threads of the batch], the machine's) has the threads that exist and have not returned.
     """
 
-    def __init__(self, geometry: Geometry, size: int, live: Flags) -> None:
+    def __init__(self, geometry: BatchGeometry, size: int, live: Flags) -> None:
         self.size = size
         self._live = live
         self.completions = 0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask
-from matmill.emulator.engine.lanes import Geometry, Lanes
+from matmill.emulator.engine.lanes import BatchGeometry, Lanes
 from matmill.emulator.frontend.syntax import Instruction, Module
 from matmill.emulator.report.hazards import HazardLog
 from matmill.launch import HOPPER, Launch
@@ -37,7 +37,7 @@ class GridWaits:
 class GridDependency:
     """The threads of a batch that have executed ``griddepcontrol.wait``; ``left`` counts those that have not."""
 
-    def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog, waits: GridWaits) -> None:
+    def __init__(self, launch: Launch, geometry: BatchGeometry, hazards: HazardLog, waits: GridWaits) -> None:
         self.left = 0
         self._launch, self._geometry, self._hazards, self._waits = launch, geometry, hazards, waits
         self._waited = np.zeros(geometry.columns, np.bool_)

@@ -15,7 +15,7 @@ from matmill.emulator.engine.state.map_changes import MapChanges
 from matmill.emulator.frontend.syntax import Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.memory.heap import Heap
-from matmill.emulator.program.translate import Program
+from matmill.emulator.program.translate import EmulatedProgram
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
 from matmill.launch import STATIC_SHARED, Launch, Struct, in_memory, shared_per_block, why_not_shape
@@ -59,7 +59,7 @@ class LaunchContext:
     cooperative launch synchronizes its grid, 0 in other launches.
     """
 
-    program: Program
+    program: EmulatedProgram
     launch: Launch
     space: AddressSpace
     heap: Heap
@@ -76,7 +76,7 @@ class LaunchContext:
     waits: GridWaits = field(default_factory=GridWaits)
 
 
-def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
+def check_launch(program: EmulatedProgram, launch: Launch, capability: tuple[int, int]) -> None:
     """Check that the driver would accept the launch on a GPU of this compute capability."""
     entry = program.entry
     why = why_not_shape(
@@ -120,7 +120,7 @@ def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> Non
         )
 
 
-def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
+def parameter_bytes(program: EmulatedProgram, launch: Launch) -> NDArray[np.uint8]:
     """Return the parameters of a launch, each argument at its offset: uint8[a multiple of 16].
 
     Raises ``ArgumentError`` for an argument whose size (or, for a struct, alignment) differs from its parameter's.

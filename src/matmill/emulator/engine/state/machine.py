@@ -18,7 +18,7 @@ from matmill.emulator.engine.async_units.async_queue import AsyncQueue
 from matmill.emulator.engine.async_units.bulk_groups import BulkGroups
 from matmill.emulator.engine.async_units.mbarriers import Key, Mbarriers
 from matmill.emulator.engine.async_units.warpgroup_products import WarpgroupProducts
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.engine.state.clusters import ClusterBarrier
 from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.launch import LaunchContext
@@ -84,7 +84,7 @@ class Machine:
         self.maps = context.maps
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
-        self.geometry = Geometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
+        self.geometry = BatchGeometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
         # The threads that exist and have not exited: bool[warps, 32]. The scheduler updates it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.meetings: dict[int, list[Meeting]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.report.hazards import KernelFault, fault
@@ -19,7 +19,7 @@ from matmill.emulator.report.hazards import KernelFault, fault
 class RegisterPool:
     """Registers per thread of the warps of one batch; ``at_launch`` is 0 if the kernel's PTX does not fix them."""
 
-    def __init__(self, geometry: Geometry, kernel: str, at_launch: int) -> None:
+    def __init__(self, geometry: BatchGeometry, kernel: str, at_launch: int) -> None:
         self._geometry, self._kernel, self._at_launch = geometry, kernel, at_launch
         self._held = np.full(geometry.warp_count, at_launch, np.int64)
         self._raised: dict[int, Instruction] = {}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.special_registers import CONSTANTS, RESERVED_SHARED
-from matmill.emulator.program.translate import Program
+from matmill.emulator.program.translate import EmulatedProgram
 from matmill.launch import Launch, coordinates
 
 # Shared memory is allocated in units (PTX ISA, "%total_smem_size").
 _SHARED_UNIT = 128
 
 
-def special_row(name: str, geometry: Geometry, launch: Launch, program: Program, workspace: int) -> Row | int:
+def special_row(
+    name: str, geometry: BatchGeometry, launch: Launch, program: EmulatedProgram, workspace: int
+) -> Row | int:
     """Return the values of a special register for all lanes of a batch, or the one value that they share.
 
     ``workspace`` is the address of the memory with which a cooperative launch synchronizes its grid, 0 in other

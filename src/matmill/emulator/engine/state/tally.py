@@ -12,7 +12,7 @@ from matmill.emulator.report.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSE
 
 if TYPE_CHECKING:
     from matmill.emulator.engine.lanes import Lanes
-    from matmill.emulator.program.translate import Program
+    from matmill.emulator.program.translate import EmulatedProgram
 
 _NAMES = {
     ("global", "read"): ("global_load_requests", "global_load_sectors", None, "global_load_bytes"),
@@ -45,7 +45,7 @@ _NAMES = {
 class Tally:
     """The counts of one worker."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: EmulatedProgram) -> None:
         self.program = program
         self.block_threads = [0] * len(program.blocks)
         self.block_warps = [0] * len(program.blocks)

@@ -38,7 +38,7 @@ from matmill.emulator.races.async_units.remote_accesses import RemoteAccesses
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.races.order.clocks import Ints
 from matmill.emulator.races.order.flag_clocks import FlagClocks
-from matmill.emulator.races.order.race_reports import MBARRIER, READ, WRITE, Access, Party, Reports
+from matmill.emulator.races.order.race_reports import MBARRIER, READ, WRITE, CellAccesses, Party, Reports
 from matmill.emulator.races.order.releases import Log
 from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.shadow.interval_patterns import Pattern
@@ -52,7 +52,7 @@ _NOTHING: Vectors = np.empty((2, 0), np.int32)
 
 
 @dataclass
-class _Phases:
+class _BarrierPhases:
     """The releases into a barrier's open phase so far, and those of the last completed phase.
 
     ``log`` has the same for the order of global memory, of which ``length`` entries belong to completed phases.
@@ -79,9 +79,9 @@ class AsyncDetector(RaceDetector):
     def __init__(self, *, clusters: Ints, warps_per_block: int) -> None:
         self._clusters = clusters
         super().__init__(blocks=clusters.size, warps_per_block=warps_per_block, partial_barriers=True, releases=True)
-        self._barriers: dict[Name, _Phases] = {}
+        self._barriers: dict[Name, _BarrierPhases] = {}
         # Cluster barriers by cluster and generation, and how often each thread has arrived.
-        self._meetings: dict[tuple[int, int], _Phases] = {}
+        self._meetings: dict[tuple[int, int], _BarrierPhases] = {}
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
         self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
@@ -176,7 +176,7 @@ class AsyncDetector(RaceDetector):
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
         """Initialise a barrier by an instruction of these threads; nothing has been released into it."""
         first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
-        self._barriers[barrier] = _Phases(start=(first, int(self._clocks.now[warps[-1]])))
+        self._barriers[barrier] = _BarrierPhases(start=(first, int(self._clocks.now[warps[-1]])))
         self._clocks.now[warps] += 1
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
@@ -199,11 +199,11 @@ class AsyncDetector(RaceDetector):
         self._check_start(phases, barrier, warps, lanes, Party(0, where, _WAIT))
         self._acquire(phases.done, phases.log, phases.length, warps, lanes)
 
-    def _phases(self, barrier: Name) -> _Phases:
+    def _phases(self, barrier: Name) -> _BarrierPhases:
         """Return a barrier's phases; an uninitialised barrier, which has been reported, counts as initialised."""
-        return self._barriers.setdefault(barrier, _Phases())
+        return self._barriers.setdefault(barrier, _BarrierPhases())
 
-    def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
+    def _check_start(self, phases: _BarrierPhases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
         """Report the first of these threads that uses a barrier which may not be initialised yet."""
         if phases.start is not None:
             first, clock = phases.start
@@ -211,7 +211,7 @@ class AsyncDetector(RaceDetector):
             if late is not None:
                 self._reports.keep(MBARRIER, "shared", barrier[1], first, replace(user, thread=late))
 
-    def _release_into(self, phases: _Phases, warps: Ints, lanes: Flags) -> None:
+    def _release_into(self, phases: _BarrierPhases, warps: Ints, lanes: Flags) -> None:
         phases.opened = joined(phases.opened, self._threads.released(warps, lanes))
         if self._order is not None:
             self._order.publish(phases.log, warps, lanes)
@@ -231,7 +231,7 @@ class AsyncDetector(RaceDetector):
         rows, lane = np.nonzero(lanes)
         self._generation[warps[rows], lane] += 1
         for name, some in self._by_meeting(warps, lanes):
-            phases = self._meetings.setdefault(name, _Phases())
+            phases = self._meetings.setdefault(name, _BarrierPhases())
             self._meetings.pop((name[0], name[1] - 3), None)
             if releases:
                 self._release_into(phases, *some)
@@ -239,7 +239,7 @@ class AsyncDetector(RaceDetector):
     def cluster_wait(self, warps: Ints, lanes: Flags) -> None:
         """Record that ``barrier.cluster.wait`` by these threads has ended."""
         for name, some in self._by_meeting(warps, lanes):
-            phases = self._meetings.setdefault(name, _Phases())
+            phases = self._meetings.setdefault(name, _BarrierPhases())
             self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
@@ -279,7 +279,7 @@ class AsyncDetector(RaceDetector):
         if issuer // LANES // self._warps_per_block != block:
             party = Party(issuer, where, ASYNC + kind)
             self._remote.note_agent(block, *self._threads.column(agent), int(offsets[0]), party)
-        entries = Access("shared", READ if kind == READ else WRITE, where, width, offsets, offsets, moment)
+        entries = CellAccesses("shared", READ if kind == READ else WRITE, where, width, offsets, offsets, moment)
         self._shared.by_agent(entries, block, width)
 
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:

@@ -11,7 +11,7 @@ from matmill.emulator.races.order.race_reports import (
     RACE,
     READ,
     STRONG_READ,
-    Access,
+    CellAccesses,
     Party,
     Remembered,
     Reports,
@@ -28,7 +28,7 @@ class AsyncReports(Reports):
         super().__init__(threads.clocks)
         self._clocks = threads
 
-    def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
+    def recall(self, first: Remembered, second: CellAccesses, i: int, *, same: bool) -> None:
         """Report a race with a remembered access; between threads and agents it is one of order or of visibility."""
         then, kind = self.party(second, i), RACE
         if first.actor // LANES >= self._clocks.warps:
@@ -48,7 +48,7 @@ class AsyncReports(Reports):
         left = self._clocks.conflicting(READ, np.array([first.key]), LANE_BITS[first.lane : first.lane + 1], moment)
         return not left.any()
 
-    def party(self, access: Access, i: int) -> Party:
+    def party(self, access: CellAccesses, i: int) -> Party:
         """Return the thread of entry ``i`` of an access; for an agent it is the thread that started it."""
         party = super().party(access, i)
         if party.thread // LANES < self._clocks.warps:

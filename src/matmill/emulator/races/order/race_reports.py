@@ -59,7 +59,7 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class CellAccesses:
     """The accesses of one instruction to shadow cells: int64[e] cells of ``unit`` bytes, byte addresses, moments."""
 
     space: str
@@ -70,10 +70,10 @@ class Access:
     addresses: Ints
     moment: Moment
 
-    def take(self, chosen: Ints | NDArray[np.bool_]) -> Access:
+    def take(self, chosen: Ints | NDArray[np.bool_]) -> CellAccesses:
         """Return the entries ``chosen`` (indices or flags)."""
         cells, addresses = self.cells[chosen], self.addresses[chosen]
-        return Access(self.space, self.kind, self.where, self.unit, cells, addresses, self.moment.take(chosen))
+        return CellAccesses(self.space, self.kind, self.where, self.unit, cells, addresses, self.moment.take(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Reports:
         ]
 
     def remembered(
-        self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access, *, unchanging: NDArray[np.bool_]
+        self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: CellAccesses, *, unchanging: NDArray[np.bool_]
     ) -> None:
         """Report races of ``second`` with accesses in shadow slots: keys, unordered lanes, marks (``mark_of``).
 
@@ -130,25 +130,25 @@ class Reports:
                 lane = (bits & -bits).bit_length() - 1
                 self.recall(Remembered(int(keys[i]), lane, mark >> 1, first_kind), second, i, same=bool(same[i]))
 
-    def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
+    def recall(self, first: Remembered, second: CellAccesses, i: int, *, same: bool) -> None:
         """Report a race of entry ``i`` of ``second`` with an access in a shadow slot."""
         self.add(first.actor, first.where, first.kind, second, i, same=same)
 
-    def together(self, one: Ints, two: Ints, access: Access, same: NDArray[np.bool_]) -> None:
+    def together(self, one: Ints, two: Ints, access: CellAccesses, same: NDArray[np.bool_]) -> None:
         """Report that entries ``one`` and ``two`` (int64[p]) of one store overlap; ``same`` tells which are equal."""
         for i in _first_of_each(np.ones(len(one), np.bool_), same):
             first = int(access.moment.warp[one[i]]) * LANES + int(access.moment.lane[one[i]])
             self.add(first, access.where, access.kind, access, int(two[i]), same=bool(same[i]))
 
     def add(
-        self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int, *, same: bool = False
+        self, first_thread: int, first_where: int, first_kind: str, second: CellAccesses, i: int, *, same: bool = False
     ) -> None:
         """Report a race of entry ``i`` of ``second`` with an earlier access by one thread (numbered through blocks)."""
         first, then = Party(first_thread, first_where, first_kind), self.party(second, i)
         kind = MISSING_WAIT if then.thread == first_thread else SAME_VALUE if same else RACE
         self.keep(kind, second.space, int(second.addresses[i]), first, then)
 
-    def party(self, access: Access, i: int) -> Party:
+    def party(self, access: CellAccesses, i: int) -> Party:
         """Return the thread of entry ``i`` of an access."""
         thread = int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
         return Party(thread, access.where, access.kind)

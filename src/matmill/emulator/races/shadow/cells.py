@@ -34,7 +34,7 @@ from matmill.emulator.races.order.race_reports import (
     STRONG_READ,
     STRONG_WRITE,
     WRITE,
-    Access,
+    CellAccesses,
     Reports,
     mark_of,
 )
@@ -119,7 +119,7 @@ class Cells:
             for slot in slots:
                 slot.forget(np.s_[start:stop])
 
-    def check(self, access: Access, stores: Stores | None) -> None:
+    def check(self, access: CellAccesses, stores: Stores | None) -> None:
         """Report the races of ``access`` with remembered accesses; ``stores`` are its values if it is a store."""
         chunks = access.cells >> _CHUNK_BITS
         for kind in _CONFLICTS[access.kind]:
@@ -141,7 +141,7 @@ class Cells:
                 if self._ordered and access.kind == WRITE != kind:
                     slot.forget(access.cells[held[unordered == 0]])
 
-    def check_together(self, access: Access, stores: Stores | None) -> None:
+    def check_together(self, access: CellAccesses, stores: Stores | None) -> None:
         """Report entries of one plain write that overlap in a cell.
 
         Lanes of one warp may store one value: a GPU makes exactly one of the stores (CUDA programming guide, "SIMT
@@ -156,7 +156,7 @@ class Cells:
         reported = ~same | (access.moment.warp[one] != access.moment.warp[two])
         self._reports.together(one[reported], two[reported], access, same[reported])
 
-    def insert(self, access: Access) -> None:
+    def insert(self, access: CellAccesses) -> None:
         """Remember ``access``."""
         kind = KEPT_AS.get(access.kind, access.kind)
         self._used[kind][access.cells >> _CHUNK_BITS] = True
@@ -169,7 +169,7 @@ class Cells:
         while access.cells.size:
             access = access.take(self._insert_some(kind, access))
 
-    def _replace(self, access: Access) -> None:
+    def _replace(self, access: CellAccesses) -> None:
         """Remember atomics in place of all that they observe; the last one in a cell has observed the others."""
         slots = self._slots[ATOMIC]
         if not slots:
@@ -182,7 +182,7 @@ class Cells:
         for slot in slots[1:]:
             slot.forget(cells)
 
-    def _insert_some(self, kind: str, access: Access) -> NDArray[np.bool_]:
+    def _insert_some(self, kind: str, access: CellAccesses) -> NDArray[np.bool_]:
         """Insert at least one entry per cell; return the flags of the remaining entries."""
         slots = self._slots[kind]
         cells = access.cells
@@ -218,7 +218,7 @@ class Cells:
         left[ready] = False
         return left
 
-    def _settle(self, kind: str, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
+    def _settle(self, kind: str, access: CellAccesses, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
         """Choose slots for entries whose slots are all taken by accesses unordered with them.
 
         Sets ``target[full]`` to the slot to overwrite, leaves it at -1 for entries that add nothing, and returns the
@@ -238,7 +238,7 @@ class Cells:
             rest[join] = False
         return rest & (not self._ordered)
 
-    def _shortcut(self, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
+    def _shortcut(self, access: CellAccesses, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
         """Apply the rules of two slots, as ``_settle`` does; return the flags of the remaining entries."""
         kind = KEPT_AS.get(access.kind, access.kind)
         warp = [(each >> CLOCK_BITS) - 1 for each in held]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from matmill.emulator.races.order.clocks import Ints
-from matmill.emulator.races.shadow.warp_accesses import Rows
+from matmill.emulator.races.shadow.warp_accesses import WarpAccesses
 
 
 class CopyQueue:
@@ -16,9 +16,9 @@ class CopyQueue:
     def __init__(self, warps: int) -> None:
         self._committed: Ints = np.zeros(warps, dtype=np.int64)
         self._limit: Ints = np.zeros(warps, dtype=np.int64)
-        self._pending: list[Rows] = []
+        self._pending: list[WarpAccesses] = []
 
-    def issue(self, rows: Rows) -> None:
+    def issue(self, rows: WarpAccesses) -> None:
         """Add copies to the open groups of their warps."""
         self._pending.append(replace(rows, tag=self._committed[rows.warp]))
 
@@ -26,7 +26,7 @@ class CopyQueue:
         """Close the open group of each of ``warps``."""
         self._committed[warps] += 1
 
-    def wait(self, warps: Ints, allowed: int) -> list[Rows]:
+    def wait(self, warps: Ints, allowed: int) -> list[WarpAccesses]:
         """Remove and return the copies that complete when each of ``warps`` has at most ``allowed`` groups in flight.
 
         -1 waits for all copies, uncommitted ones too.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from matmill.emulator.races.order.clocks import Clocks, Ints
 from matmill.emulator.races.order.race_reports import WRITE, Reports
 from matmill.emulator.races.shadow.cells import Cells
-from matmill.emulator.races.shadow.warp_accesses import WORD_BYTES, Rows, Stores
+from matmill.emulator.races.shadow.warp_accesses import WORD_BYTES, Stores, WarpAccesses
 from matmill.errors import EmulationError
 
 _PAGE_BITS = 16
@@ -28,7 +28,7 @@ class GlobalSpace:
         self._origin = 0
         self._table: Ints = np.zeros(0, dtype=np.int64)
 
-    def access(self, rows: Rows, stores: Stores | None) -> None:
+    def access(self, rows: WarpAccesses, stores: Stores | None) -> None:
         """Check one instruction's accesses and remember them."""
         if not rows.active.any():
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.races.order.clocks import Ints
-from matmill.emulator.races.shadow.warp_accesses import Rows
+from matmill.emulator.races.shadow.warp_accesses import WarpAccesses
 
 _PRUNE_ROWS = 1 << 12
 _MOST_ROWS = 1 << 17
@@ -16,15 +16,15 @@ class IntervalLog:
 
     def __init__(self, warps_per_block: int) -> None:
         self._warps_per_block = warps_per_block
-        self._log: list[Rows] = []
+        self._log: list[WarpAccesses] = []
         self._rows = 0
         self._prune_at = _PRUNE_ROWS
 
-    def append(self, rows: Rows, interval: Ints) -> bool:
+    def append(self, rows: WarpAccesses, interval: Ints) -> bool:
         """Add ``rows``, with each block's current ``interval``; return whether the log has become too long."""
         return self.add(rows.tagged(interval[rows.warp // self._warps_per_block]), interval)
 
-    def add(self, rows: Rows, interval: Ints) -> bool:
+    def add(self, rows: WarpAccesses, interval: Ints) -> bool:
         """Add ``rows`` that are tagged with their blocks' intervals; return whether the log has become too long."""
         self._log.append(rows)
         self._rows += len(rows.warp)
@@ -32,7 +32,7 @@ class IntervalLog:
             self._prune(interval)
         return self._rows > _MOST_ROWS
 
-    def rows_of(self, blocks: Ints, interval: Ints) -> list[Rows]:
+    def rows_of(self, blocks: Ints, interval: Ints) -> list[WarpAccesses]:
         """Return the accesses that ``blocks`` made in their current interval."""
         wanted = np.zeros(len(interval), dtype=np.bool_)
         wanted[blocks] = True

@@ -30,7 +30,7 @@ _PATIENCE = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class LaneOffsets:
     """Addresses of ``n`` warps relative to the lowest one, and active lanes: int64[n, 32] and bool[n, 32]."""
 
     distance: Ints
@@ -41,7 +41,7 @@ class Shape:
 class Pattern:
     """One instruction's plain accesses, by the lanes of ``shape``, to their blocks' shared memory from ``low`` on."""
 
-    shape: Shape
+    shape: LaneOffsets
     low: int
     kind: str
     width: int
@@ -55,8 +55,8 @@ class IntervalPatterns:
     """The tree of clean sequences, the position of one batch's blocks in it, and their deferred accesses."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[bytes, ...], Shape] = {}
-        self._patterns: dict[tuple[Shape, int, str, int, int], Pattern] = {}
+        self._shapes: dict[tuple[bytes, ...], LaneOffsets] = {}
+        self._patterns: dict[tuple[LaneOffsets, int, str, int, int], Pattern] = {}
         self._root: Node = {}
         self._nodes = 0
         self._node: Node | None = self._root
@@ -74,7 +74,7 @@ class IntervalPatterns:
         """True if the accesses since the interval began are a path of the tree."""
         return self._node is not None
 
-    def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> Shape:
+    def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> LaneOffsets:
         """Return the shape of these distances and lanes, one object for equal ones.
 
         ``key`` identifies them and the warps of a batch that act.
@@ -83,11 +83,11 @@ class IntervalPatterns:
         if result is None:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._forget()
-            result = Shape(distance.reshape(-1, LANES).copy(), active.reshape(-1, LANES).copy())
+            result = LaneOffsets(distance.reshape(-1, LANES).copy(), active.reshape(-1, LANES).copy())
             self._shapes[key] = result
         return result
 
-    def pattern(self, shape: Shape, low: int, *, kind: str, width: int, where: int) -> Pattern:
+    def pattern(self, shape: LaneOffsets, low: int, *, kind: str, width: int, where: int) -> Pattern:
         """Return the pattern of an instruction's accesses, one object for equal ones."""
         key = (shape, low, kind, width, where)
         result = self._patterns.get(key)

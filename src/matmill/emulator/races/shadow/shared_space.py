@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.order.clocks import HappensBefore, Ints
-from matmill.emulator.races.order.race_reports import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
+from matmill.emulator.races.order.race_reports import COPY, READ, STRONG_READ, WRITE, CellAccesses, Reports, mark_of
 from matmill.emulator.races.shadow.cells import Cells
 from matmill.emulator.races.shadow.interval_log import IntervalLog
 from matmill.emulator.races.shadow.interval_patterns import IntervalPatterns, Pattern
-from matmill.emulator.races.shadow.warp_accesses import Rows, S, Stores, resized, rows_of
+from matmill.emulator.races.shadow.warp_accesses import S, Stores, WarpAccesses, resized, rows_of
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
@@ -126,7 +126,7 @@ class SharedSpace:
             self.settle()
         self._met[blocks] = False
 
-    def repeated(self, rows: Rows) -> RepeatedRead | None:
+    def repeated(self, rows: WarpAccesses) -> RepeatedRead | None:
         """Return a record of a plain read that was just checked, for repetitions with the same lanes and addresses."""
         return None if self._ordered else RepeatedRead(self, rows)
 
@@ -141,7 +141,9 @@ class SharedSpace:
         self._read[read.grains] = now
         rows = read.rows
         clock, tag = self._clocks.now[rows.warp], self._interval[read.block]
-        again = Rows(rows.kind, rows.where, rows.width, rows.warp, rows.addresses, rows.active, clock, tag, rows.full)
+        again = WarpAccesses(
+            rows.kind, rows.where, rows.width, rows.warp, rows.addresses, rows.active, clock, tag, rows.full
+        )
         if self._log.add(again, self._interval):
             self._give_up_log()
         return True
@@ -151,12 +153,12 @@ class SharedSpace:
         """Warps in a block."""
         return self._clocks.warps_per_block
 
-    def grains_of(self, rows: Rows) -> Ints:
+    def grains_of(self, rows: WarpAccesses) -> Ints:
         """Return each active lane's index in the arrays per 16 bytes."""
         block = rows.blocks(self._clocks.warps_per_block)
         return rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
 
-    def access(self, rows: Rows, stores: Stores | None, pattern: Pattern | None = None) -> None:
+    def access(self, rows: WarpAccesses, stores: Stores | None, pattern: Pattern | None = None) -> None:
         """Check one instruction's reads, plain writes or atomics, and record them.
 
         ``pattern`` identifies the access if an equal one after equal ones need not be checked again.
@@ -178,7 +180,7 @@ class SharedSpace:
             self._stamp(rows, block, grains)
         self._remember(rows, block)
 
-    def copy(self, rows: Rows) -> None:
+    def copy(self, rows: WarpAccesses) -> None:
         """Check the issue of ``cp.async`` writes and mark their bytes as in flight."""
         self._copied = True
         block = self._fit(rows)
@@ -190,7 +192,7 @@ class SharedSpace:
         self._fill(self._copy_mark, rows, block, np.full(1, mark_of(rows.where, COPY), dtype=np.int32))
         self._wrote[rows.on(grains)] = _PENDING
 
-    def by_agent(self, access: Access, block: int, width: int) -> None:
+    def by_agent(self, access: CellAccesses, block: int, width: int) -> None:
         """Check an asynchronous unit's access to ``width`` bytes at addresses of a block, and record it.
 
         ``access`` has an entry for each of them; its cells are filled in here.
@@ -205,7 +207,7 @@ class SharedSpace:
         self._judge(whole, None)
         self._cells.insert(whole)
 
-    def complete(self, rows: Rows) -> None:
+    def complete(self, rows: WarpAccesses) -> None:
         """Record copies as writes that their threads make at ``rows.clock``."""
         block = self._fit(rows)
         self._interrupt(block)
@@ -262,7 +264,7 @@ class SharedSpace:
         self._row[blocks] = -1
         self.layout += 1
 
-    def _fit(self, rows: Rows) -> Ints:
+    def _fit(self, rows: WarpAccesses) -> Ints:
         """Make the shadow fine and large enough for ``rows``; returns their blocks."""
         block = rows.blocks(self._clocks.warps_per_block)
         self._make_room(block, rows.width, int(rows.addresses.max(initial=0)) + rows.width)
@@ -303,7 +305,7 @@ class SharedSpace:
         self._span, self._unit, self._rows = span, unit, count
         self.layout += 1
 
-    def _screen(self, rows: Rows, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    def _screen(self, rows: WarpAccesses, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return each lane's index in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
 
         Blocks in which ``rows`` overlaps other accesses become hot here.
@@ -320,7 +322,7 @@ class SharedSpace:
                 hot = self._hot[block]
         return grains, hot
 
-    def _meets(self, rows: Rows, block: Ints, grains: Ints) -> NDArray[np.bool_]:
+    def _meets(self, rows: WarpAccesses, block: Ints, grains: Ints) -> NDArray[np.bool_]:
         """Return the flags of lanes that may access bytes that this interval wrote, or write bytes that it read."""
         now = self._interval[block].astype(np.int32)[:, None]
         if rows.kind in _READS:
@@ -344,7 +346,7 @@ class SharedSpace:
             met[rows.active] |= twice
         return met
 
-    def _stamp(self, rows: Rows, block: Ints, grains: Ints) -> None:
+    def _stamp(self, rows: WarpAccesses, block: Ints, grains: Ints) -> None:
         """Record the accesses of blocks that are not hot."""
         now = rows.spread(self._interval[block].astype(np.int32))
         grains = rows.on(grains)
@@ -358,7 +360,7 @@ class SharedSpace:
             self._wrote[grains] = np.maximum(self._wrote[grains], now)
             self._fill(self._wrote_unit, rows, block, now)
 
-    def _fill(self, array: NDArray[S], rows: Rows, block: Ints, values: NDArray[S]) -> None:
+    def _fill(self, array: NDArray[S], rows: WarpAccesses, block: Ints, values: NDArray[S]) -> None:
         """Set all units that the active lanes access to the lane's value (one per active lane, or one for all)."""
         if rows.width == _GRAIN:
             grains = rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
@@ -373,7 +375,7 @@ class SharedSpace:
         bases: Ints = (self._row[block] * (self._span // grain))[:, None]
         return bases
 
-    def _entries(self, rows: Rows) -> Access:
+    def _entries(self, rows: WarpAccesses) -> CellAccesses:
         """Return ``rows`` as entries for the cells.
 
         The floor is the present one, also for logged accesses: two lanes' accesses that are ordered by it are both
@@ -382,7 +384,7 @@ class SharedSpace:
         block = rows.blocks(self._clocks.warps_per_block)
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
 
-    def _judge(self, access: Access, stores: Stores | None) -> None:
+    def _judge(self, access: CellAccesses, stores: Stores | None) -> None:
         """Report the races of ``access`` with copies in flight, within itself, and with remembered accesses."""
         in_flight = np.flatnonzero(self._copier[access.cells])
         if in_flight.size:
@@ -404,7 +406,7 @@ class SharedSpace:
         for rows in self._log.rows_of(blocks, self._interval):
             self._cells.insert(self._entries(rows))
 
-    def _remember(self, rows: Rows, block: Ints) -> None:
+    def _remember(self, rows: WarpAccesses, block: Ints) -> None:
         """Log ``rows``; if the log is too long, drop it and treat its blocks as general until their next barrier."""
         kept = ~self._general[block]
         if kept.any() and self._log.append(rows.take(kept), self._interval):
@@ -422,7 +424,7 @@ class RepeatedRead:
     ``grains`` are the shadow elements that it reads, each once, and ``owners`` their blocks.
     """
 
-    def __init__(self, space: SharedSpace, rows: Rows) -> None:
+    def __init__(self, space: SharedSpace, rows: WarpAccesses) -> None:
         self._space = space
         self._layout = space.layout
         self.rows = rows
@@ -436,7 +438,7 @@ class RepeatedRead:
         return self._space.layout == self._layout and self._space.read_again(self)
 
 
-def _threads(rows: Rows) -> Ints:
+def _threads(rows: WarpAccesses) -> Ints:
     """Return the lanes' threads, numbered through all blocks: int64[n, 32]."""
     threads: Ints = rows.warp[:, None] * LANES + np.arange(LANES)
     return threads

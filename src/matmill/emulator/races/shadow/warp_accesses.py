@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.order.clocks import Ints, Moment
-from matmill.emulator.races.order.race_reports import Access
+from matmill.emulator.races.order.race_reports import CellAccesses
 
 S = TypeVar("S", bound=np.generic)
 Bytes: TypeAlias = "NDArray[np.uint8]"
@@ -20,7 +20,7 @@ WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WarpAccesses:
     """One instruction executed by ``n`` warps.
 
     ``warp`` and ``clock`` are int64[n], ``addresses`` int64[n, 32] with inactive lanes set to 0, ``active`` bool[n,
@@ -40,11 +40,11 @@ class Rows:
     full: bool
     owner: Ints | None = None
 
-    def take(self, chosen: NDArray[np.bool_]) -> Rows:
+    def take(self, chosen: NDArray[np.bool_]) -> WarpAccesses:
         """Return the warps ``chosen`` (bool[n]); the same object for all of them."""
         if chosen.all():
             return self
-        return Rows(
+        return WarpAccesses(
             self.kind,
             self.where,
             self.width,
@@ -57,9 +57,9 @@ class Rows:
             None if self.owner is None else self.owner[chosen],
         )
 
-    def tagged(self, tag: Ints) -> Rows:
+    def tagged(self, tag: Ints) -> WarpAccesses:
         """Return the same rows with another tag."""
-        return Rows(
+        return WarpAccesses(
             self.kind,
             self.where,
             self.width,
@@ -86,7 +86,7 @@ class Rows:
         """Return the values of active lanes in S[n, 32], in row order."""
         return values.ravel() if self.full else values[self.active]
 
-    def access(self, space: str, base: Ints, unit: int, floor: Ints) -> Access:
+    def access(self, space: str, base: Ints, unit: int, floor: Ints) -> CellAccesses:
         """Return the accesses of active lanes to cells of ``unit`` bytes.
 
         ``base`` (int64[n, 32] or [n, 1]) plus the address in units is the first cell of each lane.
@@ -102,7 +102,7 @@ class Rows:
                 np.repeat(each, units) for each in (addresses, warp, lane, clock, floor)
             )
         moment = Moment(warp, lane, clock, floor)
-        return Access(space, self.kind, self.where, unit, cells, addresses, moment)
+        return CellAccesses(space, self.kind, self.where, unit, cells, addresses, moment)
 
 
 def rows_of(
@@ -115,11 +115,11 @@ def rows_of(
     active: NDArray[np.bool_],
     clock: Ints,
     owner: Ints | None = None,
-) -> Rows:
-    """Return ``Rows`` with copies of the caller's arrays, which it may reuse."""
+) -> WarpAccesses:
+    """Return ``WarpAccesses`` with copies of the caller's arrays, which it may reuse."""
     count = len(addresses)
     full = bool(active.all())
-    return Rows(
+    return WarpAccesses(
         kind,
         where,
         width,
@@ -143,19 +143,19 @@ class Stores:
         self._warp = warp
         self._contents = contents
 
-    def alike(self, access: Access, one: Ints, two: Ints) -> NDArray[np.bool_]:
+    def alike(self, access: CellAccesses, one: Ints, two: Ints) -> NDArray[np.bool_]:
         """Tell whether the entries ``one`` of ``access`` store the same bytes as the entries ``two``."""
         stored, _ = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access.take(one)) == self._part(stored, access.take(two))).all(1)
         return same
 
-    def unchanging(self, access: Access) -> NDArray[np.bool_]:
+    def unchanging(self, access: CellAccesses) -> NDArray[np.bool_]:
         """Tell whether entries of ``access`` store the bytes that are there already."""
         stored, held = self._contents()
         same: NDArray[np.bool_] = (self._part(stored, access) == self._part(held, access)).all(axis=1)
         return same
 
-    def _part(self, content: Bytes, access: Access) -> Bytes:
+    def _part(self, content: Bytes, access: CellAccesses) -> Bytes:
         """Return the bytes of each entry's cell: uint8[e, bytes of a cell]."""
         order = np.argsort(self._warp)
         row = order[np.searchsorted(self._warp, access.moment.warp, sorter=order)]
