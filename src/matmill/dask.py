@@ -33,7 +33,7 @@ from matmill.errors import ArgumentError, DTypeError, ShapeError, TruncatedFileE
 __all__ = ["from_npy", "gram", "inner"]
 
 #: Results that one task of the tree adds up.
-_ADDED = 8
+_FAN_IN = 8
 #: Bytes per block of :func:`from_npy`: few enough that a worker holds several, and enough to stream to a GPU.
 _BLOCK_BYTES = 64 << 20
 
@@ -79,7 +79,7 @@ def inner(e: Any, f: Any, *, alpha: float = 1.0) -> Any:
         adjust_chunks={"k": 1},
         meta=_meta(e, 3, dtype.accumulator),
     )
-    return _added(parts, dtype, alpha)
+    return _tree_sum(parts, dtype, alpha)
 
 
 def gram(x: Any, *, alpha: float = 1.0) -> Any:
@@ -104,7 +104,7 @@ def gram(x: Any, *, alpha: float = 1.0) -> Any:
         adjust_chunks={"k": 1},
         meta=_meta(x, 3, dtype.accumulator),
     )
-    return _added(parts, dtype, alpha)
+    return _tree_sum(parts, dtype, alpha)
 
 
 def from_npy(path: str | Path, *, rows: int | None = None) -> Any:
@@ -165,7 +165,7 @@ def _sums(x: Any) -> str | None:
     return None if wider is None else wider.name
 
 
-def _added(parts: Any, dtype: DType, alpha: float) -> Any:
+def _tree_sum(parts: Any, dtype: DType, alpha: float) -> Any:
     """Return the sum of ``parts``, scaled and rounded once. The same chunks are added by the same tree."""
     scale = dtype.accumulator.scalar(scalar(alpha, "alpha"))
     return da.reduction(
@@ -175,7 +175,7 @@ def _added(parts: Any, dtype: DType, alpha: float) -> Any:
         aggregate=partial(_finished, scale=scale, dtype=dtype.numpy),
         axis=0,
         keepdims=False,
-        split_every=_ADDED,
+        split_every=_FAN_IN,
         dtype=dtype.numpy,
         meta=_meta(parts, 2, dtype),
         concatenate=True,

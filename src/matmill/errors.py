@@ -27,7 +27,7 @@ class MatmillError(Exception):
 
     def __reduce__(self) -> tuple[Callable[..., MatmillError], tuple[Any, ...], dict[str, Any]]:
         # Without this, pickle would call the class with the message alone, and a pool of processes would break.
-        return _made_again, (type(self), self.args), vars(self)
+        return _unpickle, (type(self), self.args), vars(self)
 
 
 class ShapeError(MatmillError, ValueError):
@@ -98,7 +98,7 @@ class EmulationError(MatmillError, RuntimeError):
     """PTX that the emulator cannot read or does not implement. Nothing after it was executed."""
 
 
-def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
+def _unpickle(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
     return kind.__new__(kind, *args)
 
 

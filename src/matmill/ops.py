@@ -289,7 +289,7 @@ def transpose_add(
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    result: A = _delivered(request, call, named)
+    result: A = _result(request, call, named)
     return result
 
 
@@ -314,7 +314,7 @@ def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executo
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    result: A = _delivered(request, call, named)
+    result: A = _result(request, call, named)
     return result
 
 
@@ -371,7 +371,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         request = request._replace(c=None)
     if target is not None:
         check_apart(request)
-    return _delivered(request, call, named, progress)
+    return _result(request, call, named, progress)
 
 
 def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
@@ -379,7 +379,7 @@ def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any,
     return (first, a) if makes_results(first, a) or not makes_results(second, b) else (second, b)
 
 
-def _delivered(
+def _result(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
     """Return the result from the backend that was chosen."""

@@ -130,15 +130,15 @@ class Plan:
     """A prepared operation: everything that does not depend on addresses is done.
 
     ``workspace`` is the number of bytes that :meth:`run` needs; the stages run one after the other and share them.
-    ``own`` maps a stream's handle to the addresses of that stream's workspace and counter: the workspace is 0 if the
-    caller must pass another one to :meth:`run`, and both are 0 if nothing is counted. A plan without workspace and
-    counter need not call it.
+    ``stream_buffers`` maps a stream's handle to the addresses of that stream's workspace and counter: the workspace is
+    0 if the caller must pass another one to :meth:`run`, and both are 0 if nothing is counted. A plan without workspace
+    and counter need not call it.
     """
 
     def __init__(self, gpu: GPU, ready: tuple[Ready[Any], ...]) -> None:
         self.ready = ready
         self.workspace = max((one.workspace for one in ready), default=0)
-        self.own = _own(gpu, self.workspace) if any(one.counts for one in ready) else _nothing
+        self.stream_buffers = _buffers_by_stream(gpu, self.workspace) if any(one.counts for one in ready) else _nothing
         self._gpu = gpu
         self._steps = tuple(_LoadedStage(gpu, one) for one in ready)
         self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
@@ -199,7 +199,7 @@ def _nothing(_stream: int) -> StreamBuffers:
     return 0, 0
 
 
-def _own(gpu: GPU, workspace: int) -> Callable[[int], StreamBuffers]:
+def _buffers_by_stream(gpu: GPU, workspace: int) -> Callable[[int], StreamBuffers]:
     """Return the function from a stream's handle to a workspace of that many bytes and a counter."""
     find = scratch(gpu).find
     return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])

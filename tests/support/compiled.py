@@ -86,7 +86,7 @@ _started: list[Golden] = []
 def prune(kernels: Path, most: int) -> None:
     """Delete the entries of a cache that were not read for longest, until it has at most ``most`` bytes."""
     files = []
-    for path in DiskCache(kernels)._own():
+    for path in DiskCache(kernels)._entry_files():
         with suppress(OSError):  # another run deletes it at this moment
             result = path.stat()
             files.append((max(result.st_atime, result.st_mtime), result.st_size, path))

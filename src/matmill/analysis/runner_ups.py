@@ -117,13 +117,13 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
         overlaps = one.terms["compute"] if name == "main_loop" else own
         shows = name not in _OVERLAPPED or overlaps >= _SHOWS * slowest
         if shows and extra > _MINOR * more:
-            reasons[name] = Reason(_said(name, one, chosen), extra)
+            reasons[name] = Reason(_meaning(name, one, chosen), extra)
     if one.bound not in reasons and sum(reason.seconds for reason in reasons.values()) < more / 2:
         reasons[one.bound] = Reason(f"bounded by {BOUNDS[one.bound]}", more)
     return tuple(sorted(reasons.values(), key=lambda reason: -reason.seconds))
 
 
-def _said(name: str, one: Candidate, chosen: Candidate) -> str:
+def _meaning(name: str, one: Candidate, chosen: Candidate) -> str:
     """Return the meaning of a term that takes longer."""
     config = one.config
     if name == "repack":

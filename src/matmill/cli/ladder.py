@@ -58,13 +58,17 @@ def add_parser(subparsers: Subparsers) -> None:
     add(
         "--sweep",
         metavar="LOW..HIGH",
-        help=f"on a GPU, rates at m = n = k = LOW, twice that, and so on to HIGH, of the ladders {_said('sweep')}",
+        help=f"on a GPU, rates at m = n = k = LOW, twice that, and so on to HIGH, of the ladders {_takers_of('sweep')}",
     )
-    add("--dtype", metavar="|".join(ELEMENTWISE), help=f"type of every matrix, of the ladders {_said('dtype')}")
+    add(
+        "--dtype",
+        metavar="|".join(ELEMENTWISE),
+        help=f"type of every matrix, of the ladders {_takers_of('dtype')}",
+    )
     add(
         "--case",
         metavar="NAME",
-        help=f"sizes by name, of the ladders {_said('case')}; --m, --n and --k change them",
+        help=f"sizes by name, of the ladders {_takers_of('case')}; --m, --n and --k change them",
     )
     for ladder in LADDERS.values():
         if ladder.help:
@@ -134,7 +138,7 @@ def _takers(option: str) -> list[str]:
     return sorted(name for name, ladder in LADDERS.items() if option in ladder.options | own[name])
 
 
-def _said(option: str) -> str:
+def _takers_of(option: str) -> str:
     """Format the ladders that take ``option``."""
     *others, last = _takers(option)
     return f"{', '.join(others)} and {last}" if others else last

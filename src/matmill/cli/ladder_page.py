@@ -25,7 +25,7 @@ from matmill.page.document import bar, document, table
 def page(outcome: Outcome) -> str:
     """Return a page without external resources."""
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
-    title = f"{outcome.ladder} ladder, {outcome.subject.sizes_in_words(outcome.problem)}, {where}"
+    title = f"{outcome.ladder} ladder, {outcome.subject.format_sizes(outcome.problem)}, {where}"
     sections = (
         ("results", "Results", "".join(map(_html, tables.report(outcome)))),
         ("figures", "Figures", _picture(outcome) or _bars(outcome)),

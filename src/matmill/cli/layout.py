@@ -139,10 +139,10 @@ def _report(layout: SharedLayout, access: str, priced: AccessCost, record: dict[
         f"ideal {record['total_wavefronts_ideal']}; {record['requests_conflicting']} of them conflict"
     )
     if "search" in record:
-        yield Text(_said(record["search"]))
+        yield Text(_search_result(record["search"]))
 
 
-def _said(findings: dict[str, Any]) -> str:
+def _search_result(findings: dict[str, Any]) -> str:
     """Format the result of the search."""
     swizzle, pad = findings["swizzle"], findings["pad"]
     if swizzle == "0,0,0":

@@ -114,12 +114,12 @@ def _report(figures: Probed, path: Path) -> Iterable[RenderableType]:
 
 
 def _cells(name: str, spread: Spread, sheet: float | None) -> list[str]:
-    figures = [_said(name, value) for value in (spread.median, spread.least, spread.greatest)]
+    figures = [_figure(name, value) for value in (spread.median, spread.least, spread.greatest)]
     # Some drivers report no clock, and then there is no sheet's figure to compare with.
-    return [*figures, _said(name, sheet), units.percent(spread.median / sheet)] if sheet else [*figures, "-", "-"]
+    return [*figures, _figure(name, sheet), units.percent(spread.median / sheet)] if sheet else [*figures, "-", "-"]
 
 
-def _said(name: str, value: float) -> str:
+def _figure(name: str, value: float) -> str:
     """Format a figure with its unit, which its name implies."""
     if name.startswith("sigma"):
         return f"{units.digits(value)} cycles"

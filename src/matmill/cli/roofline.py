@@ -91,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
         chosen = _chosen(kernel, problem, roofs, args.l2_hit_rate)
         record["chosen"] = chosen
         points += _points(problem, name, least, met, chosen, args.measured)
-        parts += _problem_said(problem, name, least, met, chosen)
+        parts += _problem_report(problem, name, least, met, chosen)
         if args.measured is not None:
             record["problem"]["measured_seconds"] = args.measured
-            parts.append(_measured_said(problem, least, args.measured))
+            parts.append(_measured_report(problem, least, args.measured))
     if tile is not None:
         dtype = cost.storage(name, ALL)
         bound = cost.tile_bound(tile, dtype.itemsize, roofs, unit, args.l2_hit_rate)
@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
         if problem is None:
             record |= {"intensity": bound.block, "bound": bound.bound}
         points.append(Point(f"tile {tile.bm}x{tile.bn}, L2 hits {args.l2_hit_rate:g}", bound.block, bound.flops_per_s))
-        parts += _tile_said(tile, name, unit, bound, roofs, args.l2_hit_rate)
-        parts += _occupancy_said(held)
+        parts += _tile_report(tile, name, unit, bound, roofs, args.l2_hit_rate)
+        parts += _occupancy_report(held)
     answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, roofs, unit, points))
     return 0
 
@@ -294,7 +294,7 @@ def _figures(roofs: Roofs) -> Iterable[RenderableType]:
     yield table("Balance points, FLOP/B", columns, cells)
 
 
-def _problem_said(
+def _problem_report(
     problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any]
 ) -> Iterable[RenderableType]:
     """Yield the product's bound, its time at the measured rates, and the bound of its kernel's tile."""
@@ -321,7 +321,7 @@ def _problem_said(
     )
 
 
-def _measured_said(problem: Gemm, least: Floor, seconds: float) -> Text:
+def _measured_report(problem: Gemm, least: Floor, seconds: float) -> Text:
     """Return a measured time, compared with the bound."""
     return Text(f"measured: {_at(problem, seconds)}, {units.digits(seconds / least.seconds)} times the least")
 
@@ -349,7 +349,7 @@ def _at(problem: Gemm, seconds: float) -> str:
     return f"{units.seconds(seconds)}, {units.quantity(problem.flops / seconds, 'FLOP/s')}"
 
 
-def _tile_said(  # noqa: PLR0917 — all of one tile
+def _tile_report(  # noqa: PLR0917 — all of one tile
     tile: Tile, name: str, unit: str, bound: TileBound, roofs: Roofs, hit_rate: float
 ) -> Iterable[RenderableType]:
     """Yield a tile shape's bounds at every level, and S2's reading of it."""
@@ -386,7 +386,7 @@ def _enough(met: dict[str, float | None], bound: TileBound, level: str) -> str:
     return "-" if has is None or needs is None else "yes" if has >= needs else "no"
 
 
-def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
+def _occupancy_report(held: dict[str, Any]) -> Iterable[RenderableType]:
     """Yield how many blocks an SM holds, and what limits them."""
     stages = f"{held['stages']} stage{'s' if held['stages'] > 1 else ''}"
     text = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"

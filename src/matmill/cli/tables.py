@@ -24,7 +24,7 @@ _HAZARDS_SHOWN = 3
 
 def report(outcome: Outcome) -> Iterable[RenderableType]:
     """Yield the tables and remarks of one run, in reading order."""
-    title = f"{outcome.ladder}: {_asked(outcome)}"
+    title = f"{outcome.ladder}: {_heading(outcome)}"
     if any(row.phases for row in outcome.rows):
         yield _phase_table(title, outcome)
     elif outcome.on == "gpu":
@@ -43,11 +43,11 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text("\n".join(_remarks(outcome)))
 
 
-def _asked(outcome: Outcome) -> str:
+def _heading(outcome: Outcome) -> str:
     """Return the problem, and the arch that percentages refer to."""
     problem, arch, subject = outcome.problem, outcome.arch, outcome.subject
-    words = subject.words(problem)
-    if "bytes" not in subject.own:
+    words = subject.title(problem)
+    if "bytes" not in subject.fields:
         return f"{words}, {subject.limit_name}s of the {arch.title}"
     limit = _or(subject.peak(problem, arch), lambda rate: units.quantity(rate, "B/s"))
     if outcome.copy_bytes_per_s is None:
@@ -95,7 +95,7 @@ _LIMITS = {"peak": "% peak", TENSOR_CORE_PEAK: "% peak", COPYING: "% copy"}
 
 def _time_table(title: str, outcome: Outcome) -> Table:
     subject = outcome.subject
-    moved = ("moved",) if "bytes" in subject.own else ()
+    moved = ("moved",) if "bytes" in subject.fields else ()
     limit = _LIMITS.get(subject.limit_name, "% bw")
     columns = [("rung", "left"), *_right("time", *moved, subject.unit, limit, "% lib"), *_NEEDS]
     rows = [[_name(row), *_rates(row, subject), *_needs(row)] for row in outcome.rows]
@@ -226,7 +226,7 @@ def _needs(row: Row) -> list[str]:
 
 def _rates(row: Row | BaselineRow, subject: Subject[Any]) -> list[str]:
     library = row.library_fraction if isinstance(row, Row) else None
-    moved = [_or(row.bytes, lambda count: units.quantity(count, "B"))] if "bytes" in subject.own else []
+    moved = [_or(row.bytes, lambda count: units.quantity(count, "B"))] if "bytes" in subject.fields else []
     return [
         _or(row.seconds, units.seconds),
         *moved,

@@ -63,8 +63,8 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     for other in others:
         GPU.get(index).order(other, stream)
     plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
-    own = plan.own
-    workspace, counter = own(stream)
+    stream_buffers = plan.stream_buffers
+    workspace, counter = stream_buffers(stream)
     if plan.workspace and not workspace:
         try:
             lent, workspace = allocate(like, a, plan.workspace, named, I8)
@@ -163,7 +163,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
         )
         call = recall(there, shape)
         plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
-        workspace, counter = plan.own(stream or 0)
+        workspace, counter = plan.stream_buffers(stream or 0)
         if plan.workspace and not workspace:
             workspace = stack.enter_context(gpu.empty(plan.workspace)).address
         addresses = _addresses(there, memory.address, workspace, counter)

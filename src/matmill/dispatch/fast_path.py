@@ -154,8 +154,8 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
     stream = current_stream(device)
     workspace, counter, lent = 0, 0, None  # keeps borrowed memory alive until the launches are enqueued
     if call.workspace:
-        own = call.own
-        workspace, counter = own(stream)
+        stream_buffers = call.stream_buffers
+        workspace, counter = stream_buffers(stream)
         if not workspace:
             try:
                 lent = x.new_empty(call.workspace, dtype=torch.byte)

@@ -48,16 +48,16 @@ class PreparedCall(Call):
     """A call with its plan: an entry of the cache.
 
     Everything but ``plan`` is for the fast path. ``enqueue`` launches the plan with the operation's default scalars.
-    ``workspace`` and ``own`` are the plan's. The result shares memory with X where the distance in bytes from X to the
-    result is between ``x_low`` and ``x_high``; Y likewise. ``may_be_y`` says that the result may be exactly Y.
-    ``like_y`` says that Y is packed and has the result's shape: torch's ``empty_like`` takes a quarter less time than
-    ``empty``.
+    ``workspace`` and ``stream_buffers`` are the plan's. The result shares memory with X where the distance in bytes
+    from X to the result is between ``x_low`` and ``x_high``; Y likewise. ``may_be_y`` says that the result may be
+    exactly Y. ``like_y`` says that Y is packed and has the result's shape: torch's ``empty_like`` takes a quarter less
+    time than ``empty``.
     """
 
     plan: Plan
     enqueue: Enqueue
     workspace: int
-    own: Callable[[int], StreamBuffers]
+    stream_buffers: Callable[[int], StreamBuffers]
     x_low: int
     x_high: int
     y_low: int
@@ -113,7 +113,7 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
         plan,
         enqueue=plan.bound(1.0, operation.beta),
         workspace=plan.workspace,
-        own=plan.own,
+        stream_buffers=plan.stream_buffers,
         x_low=x_low,
         x_high=x_high,
         y_low=y_low,

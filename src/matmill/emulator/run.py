@@ -102,13 +102,13 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        report = _report(context, *_found(context, pools), counters=counters)
+        report = _report(context, *_totals(context, pools), counters=counters)
         fault.after(report.hazards)
         fault.report = replace(report, hazards=(*report.hazards, fault.hazard))
         raise
     finally:
         read_back(module, space, context.symbols, symbols or {})
-    tally, hazards = _found(context, pools)
+    tally, hazards = _totals(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
     return _report(context, tally, hazards, counters=counters)
@@ -179,7 +179,7 @@ class _Pool:
         return moved
 
 
-def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog]:
+def _totals(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog]:
     """Return the counts and hazards so far."""
     program, launch = context.program, context.launch
     tally, hazards = Tally(program), HazardLog()

@@ -75,19 +75,19 @@ class DiskCache:
     def size(self) -> tuple[int, int]:
         """Return entries and bytes on disk."""
         sizes = []
-        for path in self._own():
+        for path in self._entry_files():
             with suppress(OSError):  # another process is clearing the cache
                 sizes.append(path.stat().st_size)
         return len(sizes), sum(sizes)
 
     def clear(self) -> int:
         """Remove all entries of this class and nothing else; return their number."""
-        own = self._own()
+        own = self._entry_files()
         for path in own:
             path.unlink(missing_ok=True)
         return len(own)
 
-    def _own(self) -> list[Path]:
+    def _entry_files(self) -> list[Path]:
         """Return the store's files: the folder may have other files too."""
         try:
             return [path for path in self.folder.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_file()]

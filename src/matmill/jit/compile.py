@@ -158,15 +158,15 @@ def assembler_report(source: Source, target: str) -> str:
 
     The cache is not used. Raises :class:`~matmill.errors.CompileError` as :func:`compile_source` does.
     """
-    return _built(source, target, machine_code=True)[0]
+    return _build(source, target, machine_code=True)[0]
 
 
 def _compile(source: Source, target: str, *, machine_code: bool = True) -> _CompiledUnit:
-    log, ptx, cubin = _built(source, target, machine_code=machine_code)
+    log, ptx, cubin = _build(source, target, machine_code=machine_code)
     return _CompiledUnit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
 
 
-def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
+def _build(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
     """Return the compiler's log, the PTX, and the machine code if ``machine_code`` is true."""
     # For a virtual architecture NVRTC stops before the assembler.
     architecture = target if machine_code else target.replace("sm_", "compute_", 1)

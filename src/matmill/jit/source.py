@@ -62,11 +62,11 @@ def _collect(text: str, headers: dict[str, str]) -> None:
     """Add all files that ``text`` includes, transitively, to ``headers``."""
     for name in _INCLUDE.findall(text):
         if name not in headers:
-            headers[name] = read_source(*_found_in(name))
+            headers[name] = read_source(*_package_of(name))
             _collect(headers[name], headers)
 
 
-def _found_in(name: str) -> tuple[str, str]:
+def _package_of(name: str) -> tuple[str, str]:
     """Return the package and path of an included file: "matmill/…" is in ``include/``, all else in other packages."""
     return ("matmill.include", name) if name.startswith("matmill/") else ("matmill", name)
 

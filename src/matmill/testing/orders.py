@@ -49,7 +49,7 @@ class Emulate:
         settings = self.settings | keywords
         schedules, late = settings.pop("schedules"), settings.pop("late_copies")
         accepted = _suppressions(settings.pop("suppressions"), self.folder)
-        source = self._found(source)
+        source = self._resolve_path(source)
         symbols: dict[str, object] = dict(settings.pop("symbols", None) or {})
         before = _copied((*args, *symbols.values()))
         report = emulate(source, entry, grid, block, *args, symbols=symbols, **settings)
@@ -71,7 +71,7 @@ class Emulate:
         self.reports.append(report)
         return report.raise_if() if check else report
 
-    def _found(self, source: str | Path) -> str | Path:
+    def _resolve_path(self, source: str | Path) -> str | Path:
         """Return a path relative to the test's folder, if there is such a file."""
         if isinstance(source, str) and ("\n" in source or "{" in source):
             return source

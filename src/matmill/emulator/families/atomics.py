@@ -48,8 +48,8 @@ def atomic(i: Instruction) -> Action:
     address = address_of(i, target)
     word = f"u{element}" if type_name.endswith("x2") or bf16 else kind
 
-    def bind(site: BoundBlock) -> Call:
-        access = site.access(i, address, space, element=element, vector=1, kind="atomic")
+    def bind(bound: BoundBlock) -> Call:
+        access = bound.access(i, address, space, element=element, vector=1, kind="atomic")
         lane_kind = "bf16" if bf16 else kind
         return Atomic(access, operation, np.dtype(word), lane_kind, len(values))
 
@@ -74,8 +74,8 @@ def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
     if i.name != "atom" or len(pairs) != (2 if operation == "cas" else 1) or len(scalars(d)) != 2:
         raise i.unsupported("its operands")
 
-    def bind(site: BoundBlock) -> Call:
-        access = site.access(i, address, space, element=16, vector=1, kind="atomic")
+    def bind(bound: BoundBlock) -> Call:
+        access = bound.access(i, address, space, element=16, vector=1, kind="atomic")
         single = Atomic(access, operation, _PAIR, _PAIR.str[1:], len(pairs))
 
         def call(*rows: Row) -> None:

@@ -67,8 +67,8 @@ def fence(i: Instruction) -> Action:
     ordering = fence_ordering(i)
     to_async = {"proxy", "async"} <= set(i.modifiers)
 
-    def bind(site: BoundBlock) -> Call:
-        machine, participants, lanes = site.machine, site.participants(), site.lanes
+    def bind(bound: BoundBlock) -> Call:
+        machine, participants, lanes = bound.machine, bound.participants(), bound.lanes
         detector, events = machine.detector, machine.events
         if to_async and events is not None:
             return lambda: events.proxy_fence(lanes.warp_ids, participants())
@@ -92,8 +92,8 @@ def launch_order(i: Instruction) -> Action:
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()
 
-    def bind(site: BoundBlock) -> Call:
-        dependency, participants, lanes = site.machine.dependency, site.participants(), site.lanes
+    def bind(bound: BoundBlock) -> Call:
+        dependency, participants, lanes = bound.machine.dependency, bound.participants(), bound.lanes
         if dependency is None or not waits:
             return _nothing
         return lambda: dependency.wait(lanes, participants())
@@ -109,8 +109,8 @@ def _nothing(*_: object) -> None:
 def trap(i: Instruction) -> Action:
     """Bind trap: ends the kernel with a fault."""
 
-    def bind(site: BoundBlock) -> Call:
-        lanes, kernel, participants = site.lanes, site.machine.launch.kernel, site.participants()
+    def bind(bound: BoundBlock) -> Call:
+        lanes, kernel, participants = bound.lanes, bound.machine.launch.kernel, bound.participants()
 
         def call() -> None:
             active = participants().reshape(-1)

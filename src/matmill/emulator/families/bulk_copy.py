@@ -60,20 +60,20 @@ def bulk(i: Instruction) -> Action:
             raise i.unsupported("a count that is no literal")
         return Action(
             i,
-            bind=lambda site: _bind_wait(site, int(count.value), reads_only=reads_only),
+            bind=lambda bound: _bind_wait(bound, int(count.value), reads_only=reads_only),
             tally="memory",
             masks_itself=True,
         )
     return _decode(i, m)
 
 
-def _bind_commit(site: BoundBlock) -> Call:
-    lanes, machine, participants = site.lanes, site.machine, site.participants()
+def _bind_commit(bound: BoundBlock) -> Call:
+    lanes, machine, participants = bound.lanes, bound.machine, bound.participants()
     return lambda: machine.bulk.commit(lanes.columns[participants().reshape(-1)])
 
 
-def _bind_wait(site: BoundBlock, allowed: int, *, reads_only: bool) -> Call:
-    lanes, machine, participants = site.lanes, site.machine, site.participants()
+def _bind_wait(bound: BoundBlock, allowed: int, *, reads_only: bool) -> Call:
+    lanes, machine, participants = bound.lanes, bound.machine, bound.participants()
     events = machine.events
 
     def call() -> None:
@@ -171,7 +171,7 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     return Action(
         i,
         form.sources(),
-        bind=lambda site: (TensorCopy if tensor else BulkCopy)(site, i, form),
+        bind=lambda bound: (TensorCopy if tensor else BulkCopy)(bound, i, form),
         tally="memory",
         masks_itself=True,
         uses=base_registers(*named),
@@ -223,15 +223,15 @@ class _BulkIssue:
 class _Copy:
     """A bulk instruction bound to lanes."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: _BulkForm) -> None:
-        self.machine, self.i, self.form = site.machine, i, form
-        self.unit = BulkUnit(site.machine, i)
-        self._lanes = site.lanes
-        self._participants = site.participants()
+    def __init__(self, bound: BoundBlock, i: Instruction, form: _BulkForm) -> None:
+        self.machine, self.i, self.form = bound.machine, i, form
+        self.unit = BulkUnit(bound.machine, i)
+        self._lanes = bound.lanes
+        self._participants = bound.participants()
         absent = (np.zeros(1, np.int64), 0)
-        self._outer = site.address_row(form.outer)
-        self._inner = site.address_row(form.inner) if form.inner is not None else absent
-        self._barrier = site.address_row(form.barrier) if form.barrier is not None else absent
+        self._outer = bound.address_row(form.outer)
+        self._inner = bound.address_row(form.inner) if form.inner is not None else absent
+        self._barrier = bound.address_row(form.barrier) if form.barrier is not None else absent
 
     def __call__(self, *rows: Row) -> None:
         """Start the copies of all lanes that take part."""

@@ -23,11 +23,11 @@ def cluster_barrier(i: Instruction) -> Action:
     m.done()
     if waits:
         return Action(i, tally="control", ends_block=True, detail=ClusterWait())
-    return Action(i, bind=lambda site: _bind_arrive(site, i), tally="control", masks_itself=True)
+    return Action(i, bind=lambda bound: _bind_arrive(bound, i), tally="control", masks_itself=True)
 
 
-def _bind_arrive(site: BoundBlock, i: Instruction) -> Call:
-    lanes, machine, participants = site.lanes, site.machine, site.participants()
+def _bind_arrive(bound: BoundBlock, i: Instruction) -> Call:
+    lanes, machine, participants = bound.lanes, bound.machine, bound.participants()
 
     def call() -> None:
         active = participants()
@@ -70,8 +70,8 @@ def rank_of_address(i: Instruction) -> Action:
     m.done()
     d, a = i.operands
 
-    def bind(site: BoundBlock) -> Call:
-        lanes, machine = site.lanes, site.machine
+    def bind(bound: BoundBlock) -> Call:
+        lanes, machine = bound.lanes, bound.machine
 
         def call(a: Row, out: Row) -> None:
             addresses = np.broadcast_to(a, lanes.count).astype(np.int64)

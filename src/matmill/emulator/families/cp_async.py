@@ -44,7 +44,7 @@ def copy_async(i: Instruction) -> Action:
     if m.flag("wait_group") or m.flag("wait_all"):
         m.done()
         allowed = _literal(i, i.operands[0]) if i.operands else -1
-        return Action(i, bind=lambda site: _bind_wait(site, allowed), tally="memory", masks_itself=True)
+        return Action(i, bind=lambda bound: _bind_wait(bound, allowed), tally="memory", masks_itself=True)
     bypasses = m.need("ca", "cg") == "cg"
     if not (m.flag("shared") or m.flag("shared::cta")) or not m.flag("global"):
         raise i.unsupported("its state spaces")
@@ -63,8 +63,8 @@ def _arrive(i: Instruction) -> Action:
     m.done()
     address = address_of(i, i.operands[0])
 
-    def bind(site: BoundBlock) -> Call:
-        operand, machine, columns = BarrierOperand(site, i, address), site.machine, site.lanes.columns
+    def bind(bound: BoundBlock) -> Call:
+        operand, machine, columns = BarrierOperand(bound, i, address), bound.machine, bound.lanes.columns
 
         def call() -> None:
             for key, lanes in operand.by_barrier():
@@ -92,9 +92,9 @@ def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64],
     machine.progress += 1
 
 
-def _bind_commit(site: BoundBlock) -> Call:
+def _bind_commit(bound: BoundBlock) -> Call:
     """Bind cp.async.commit_group to lanes."""
-    lanes, participants, machine = site.lanes, site.participants(), site.machine
+    lanes, participants, machine = bound.lanes, bound.participants(), bound.machine
 
     def call() -> None:
         active = participants()
@@ -105,9 +105,9 @@ def _bind_commit(site: BoundBlock) -> Call:
     return call
 
 
-def _bind_wait(site: BoundBlock, allowed: int) -> Call:
+def _bind_wait(bound: BoundBlock, allowed: int) -> Call:
     """Bind cp.async.wait_group ``allowed`` to lanes; -1 is wait_all, which needs no commit."""
-    lanes, participants, machine = site.lanes, site.participants(), site.machine
+    lanes, participants, machine = bound.lanes, bound.participants(), bound.machine
 
     def call() -> None:
         active = participants()
@@ -140,11 +140,11 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
         ignore = isinstance(rest[0], Register) and rest[0].type == "pred"
         limit = (Value(rest[0], "p" if ignore else "u4"),)
 
-    def bind(site: BoundBlock) -> Call:
+    def bind(bound: BoundBlock) -> Call:
         # A lane whose source is ignored reads nothing, so its source address may be anything.
         return AsyncCopy(
-            site,
-            site.access(i, to, "shared", element=size, vector=1, kind="copy"),
+            bound,
+            bound.access(i, to, "shared", element=size, vector=1, kind="copy"),
             i,
             origin,
             size,
@@ -158,13 +158,13 @@ class AsyncCopy:
     """A bound cp.async: ``size`` bytes per lane, of which the first ``limit`` come from global memory."""
 
     def __init__(
-        self, site: BoundBlock, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool
+        self, bound: BoundBlock, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool
     ) -> None:
         self.to = to
         self.instruction = i
         self.size = size
         self.bypasses = bypasses
-        self.row, self.offset = site.address_row(origin)
+        self.row, self.offset = bound.address_row(origin)
 
     def __call__(self, *limit: Row) -> None:
         """Issue the copy for the active lanes."""

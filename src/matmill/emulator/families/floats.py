@@ -154,7 +154,7 @@ def fused(i: Instruction) -> Action:
             i,
             tuple(Value(*v) for v in values),
             tuple(Value(*r) for r in results),
-            bind=lambda site: exact.Fused32(site.lanes.count, site.machine.buffers, site.machine.underflow),
+            bind=lambda bound: exact.Fused32(bound.lanes.count, bound.machine.buffers, bound.machine.underflow),
             tally=tally,
             in_place=True,
             group="fma32",

@@ -29,14 +29,16 @@ def query(i: Instruction) -> Action:
     d, source, *_ = i.operands
     address = handle_of(i, source)
 
-    def bind(site: BoundBlock) -> Call:
+    def bind(bound: BoundBlock) -> Call:
         access: ViewAccess[Texture] | ViewAccess[Surface]
         access = (
-            ViewAccess(site, i, Texture, "", "query") if i.name == "txq" else ViewAccess(site, i, Surface, "", "query")
+            ViewAccess(bound, i, Texture, "", "query")
+            if i.name == "txq"
+            else ViewAccess(bound, i, Surface, "", "query")
         )
 
         def call(handles: Row, out: Row) -> None:
-            for _, image, chosen in access.views(handles):
+            for _, image, chosen in access.images(handles):
                 out[chosen] = _attribute(image, name)
 
         return call

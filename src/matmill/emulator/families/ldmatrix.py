@@ -53,9 +53,9 @@ def transfer(i: Instruction) -> Action:
     if len(values) != matrices:
         raise i.unsupported("its vector")
 
-    def bind(site: BoundBlock) -> Call:
-        access = MatrixAccess(site, i, address, space, matrices=matrices, transposed=transposed)
-        return LoadMatrices(site, access) if loads else StoreMatrices(site, access)
+    def bind(bound: BoundBlock) -> Call:
+        access = MatrixAccess(bound, i, address, space, matrices=matrices, transposed=transposed)
+        return LoadMatrices(bound, access) if loads else StoreMatrices(bound, access)
 
     return Action(
         i,
@@ -72,11 +72,11 @@ class MatrixAccess(Access):
     """The rows of ``matrices`` matrices, whose addresses come from the first lanes of each warp."""
 
     def __init__(
-        self, site: BoundBlock, i: Instruction, address: Address, space: str, *, matrices: int, transposed: bool
+        self, bound: BoundBlock, i: Instruction, address: Address, space: str, *, matrices: int, transposed: bool
     ) -> None:
-        addresses = site.addresses(i, address, space, first=_ROWS * matrices)
+        addresses = bound.addresses(i, address, space, first=_ROWS * matrices)
         kind = "read" if i.name == "ldmatrix" else "write"
-        super().__init__(site.machine, addresses, i, offset=address.offset, element=_ROW_BYTES, vector=1, kind=kind)
+        super().__init__(bound.machine, addresses, i, offset=address.offset, element=_ROW_BYTES, vector=1, kind=kind)
         self.counted_as = i.name
         self.matrices = matrices
         self.transposed = transposed
@@ -124,10 +124,10 @@ class MatrixAccess(Access):
 class _Transfer:
     """The part that loads and stores of matrices share: the words of shared memory in their rows."""
 
-    def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
+    def __init__(self, bound: BoundBlock, access: MatrixAccess) -> None:
         self.access = access
-        self.whole = site.whole_warps(access.instruction)
-        self.warps = site.lanes.warp_count
+        self.whole = bound.whole_warps(access.instruction)
+        self.warps = bound.lanes.warp_count
         self.rows = _ROWS * access.matrices
 
     def locate(self) -> bool:
@@ -154,8 +154,8 @@ class _Transfer:
 class LoadMatrices(_Transfer):
     """A bound ``ldmatrix``."""
 
-    def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
-        super().__init__(site, access)
+    def __init__(self, bound: BoundBlock, access: MatrixAccess) -> None:
+        super().__init__(bound, access)
         self.epoch = -1
         self.view: Row = np.empty(0)
         self.index: NDArray[np.int64] = np.empty(0, np.int64)
@@ -209,8 +209,8 @@ def transpose(i: Instruction) -> Action:
         raise i.unsupported("its shape")
     d, a = i.operands
 
-    def bind(site: BoundBlock) -> Call:
-        whole, warps = site.whole_warps(i), site.lanes.warp_count
+    def bind(bound: BoundBlock) -> Call:
+        whole, warps = bound.whole_warps(i), bound.lanes.warp_count
 
         def call(a: Row, out: Row) -> None:
             if whole is not None:

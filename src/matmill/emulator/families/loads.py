@@ -44,15 +44,15 @@ def load(i: Instruction) -> Action:
         i,
         (),
         results,
-        bind=lambda site: _bind_load(site, i, address, space, kind=kind, vector=len(outs)),
+        bind=lambda bound: _bind_load(bound, i, address, space, kind=kind, vector=len(outs)),
         tally="memory",
         uses=base_registers(address),
     )
 
 
-def _bind_load(site: BoundBlock, i: Instruction, address: Address, space: str, *, kind: str, vector: int) -> Call:
+def _bind_load(bound: BoundBlock, i: Instruction, address: Address, space: str, *, kind: str, vector: int) -> Call:
     element = int(kind[1])
-    values = site.parameter(i, address, np.dtype(kind), vector) if space == "param" else None
+    values = bound.parameter(i, address, np.dtype(kind), vector) if space == "param" else None
     if values is not None:
 
         def constant(*outs: Row) -> None:
@@ -60,7 +60,7 @@ def _bind_load(site: BoundBlock, i: Instruction, address: Address, space: str, *
                 out[...] = value
 
         return constant
-    return Load(site.access(i, address, space, element=element, vector=vector, kind="read"), kind, vector)
+    return Load(bound.access(i, address, space, element=element, vector=vector, kind="read"), kind, vector)
 
 
 class Load:
@@ -145,8 +145,8 @@ def store(i: Instruction) -> Action:
     if len(values) != int(vector[1:] or 1) or element not in {1, 2, 4, 8}:
         raise i.unsupported("its vector")
 
-    def bind(site: BoundBlock) -> Call:
-        return Store(site.access(i, address, space, element=element, vector=len(values), kind="write"))
+    def bind(bound: BoundBlock) -> Call:
+        return Store(bound.access(i, address, space, element=element, vector=len(values), kind="write"))
 
     kind = KIND_OF_TYPE[type_name] if "f" in type_name and element > 2 else f"u{element}"
     return Action(

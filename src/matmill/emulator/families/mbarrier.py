@@ -53,15 +53,15 @@ def _init(i: Instruction, m: Modifiers) -> Action:
     target, count = i.operands
     address = address_of(i, target)
 
-    def bind(site: BoundBlock) -> Call:
-        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
+    def bind(bound: BoundBlock) -> Call:
+        operand, barriers = BarrierOperand(bound, i, address), bound.machine.mbarriers
 
         def call(counts: Row) -> None:
             for key, lanes in operand.by_barrier():
                 for lane in lanes:
                     barriers.init(key, of_lane(counts, lane), i)
                 operand.began(key, lanes)
-            site.machine.progress += 1
+            bound.machine.progress += 1
 
         return call
 
@@ -73,8 +73,8 @@ def _inval(i: Instruction, m: Modifiers) -> Action:
     m.done()
     address = address_of(i, i.operands[0])
 
-    def bind(site: BoundBlock) -> Call:
-        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
+    def bind(bound: BoundBlock) -> Call:
+        operand, barriers = BarrierOperand(bound, i, address), bound.machine.mbarriers
 
         def call() -> None:
             for key, lanes in operand.by_barrier():
@@ -102,8 +102,8 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
         raise i.unsupported("the number of its operands")
     results = () if state is None or isinstance(state, Sink) else (Value(state, "u8"),)
 
-    def bind(site: BoundBlock) -> Call:
-        operand, machine = BarrierOperand(site, i, address), site.machine
+    def bind(bound: BoundBlock) -> Call:
+        operand, machine = BarrierOperand(bound, i, address), bound.machine
         barriers = machine.mbarriers
 
         def call(amounts: Row, *outs: Row) -> None:
@@ -136,8 +136,8 @@ def _transactions(i: Instruction, m: Modifiers, *, sign: int) -> Action:
     target, nbytes = i.operands
     address = address_of(i, target)
 
-    def bind(site: BoundBlock) -> Call:
-        operand, machine = BarrierOperand(site, i, address), site.machine
+    def bind(bound: BoundBlock) -> Call:
+        operand, machine = BarrierOperand(bound, i, address), bound.machine
 
         def call(amounts: Row) -> None:
             for key, lanes in operand.by_barrier():
@@ -157,9 +157,9 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
     complete, source, phase = i.operands
     address = address_of(i, source)
 
-    def bind(site: BoundBlock) -> Call:
-        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
-        queue = site.machine.queue
+    def bind(bound: BoundBlock) -> Call:
+        operand, barriers = BarrierOperand(bound, i, address), bound.machine.mbarriers
+        queue = bound.machine.queue
 
         def call(phases: Row, out: Row) -> None:
             operand.count("mbarrier wait", operand.warps())

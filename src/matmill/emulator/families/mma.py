@@ -69,7 +69,7 @@ def multiply_add(i: Instruction) -> Action:
         i,
         tuple(Value(o, kind) for part, kind in zip(parts[:3], kinds, strict=True) for o in part),
         tuple(Value(o, form.sums.kind) for o in parts[3]),
-        bind=lambda site: _bound(site, form)(site, i, form, parts),
+        bind=lambda bound: _bound(bound, form)(bound, i, form, parts),
         tally=_TALLY.get(d_type, "hmma"),
         in_place=True,
         flops=2 * size[0] * N * size[2] // LANES,
@@ -92,16 +92,16 @@ class Fragment:
     The warps come last because NumPy is fast for a long last axis.
     """
 
-    def __init__(self, site: BoundBlock, name: str, form: Input, operands: Sequence[PtxOperand], rows: int) -> None:
+    def __init__(self, bound: BoundBlock, name: str, form: Input, operands: Sequence[PtxOperand], rows: int) -> None:
         width, parts = 4 * form.packed, rows // 8
-        shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
+        shape = (width * len(operands) // parts, rows, bound.lanes.warp_count)
         self.form = form
         self.name = name
-        self.bits = site.machine.buffers.take(f"{name} {form.element}", form.element, prod(shape)).reshape(shape)
+        self.bits = bound.machine.buffers.take(f"{name} {form.element}", form.element, prod(shape)).reshape(shape)
         self.copies: list[tuple[Row, Row]] = []
         for index, operand in enumerate(operands):
             k, first = width * (index // parts), 8 * (index % parts)
-            lanes = _by_warp(site.source(Value(operand, form.kind)), form)
+            lanes = _by_warp(bound.source(Value(operand, form.kind)), form)
             self.copies.append((self.bits[k : k + width, first : first + 8], lanes.T))
 
     def refresh(self) -> None:
@@ -144,13 +144,13 @@ class TensorFragment:
 class MultiplyAdd:
     """A bound mma for all warps at once. ``sums`` [m, n, warps] is C, and becomes D."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
-        self.site = site
+    def __init__(self, bound: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
+        self.bound = bound
         self.form = form
         self.factors = parts[:2]
-        self.whole = site.whole_warps(i)
-        element, shape = form.sums.element, (form.m, N, site.lanes.warp_count)
-        self.sums = site.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
+        self.whole = bound.whole_warps(i)
+        element, shape = form.sums.element, (form.m, N, bound.lanes.warp_count)
+        self.sums = bound.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
         # The sums in each register, as [warps, 8, columns].
         by_warp = np.moveaxis(self.sums, 2, 0)
         self.by_register = [
@@ -168,9 +168,9 @@ class MultiplyAdd:
 
         def one(name: str, kind: str, operands: Sequence[PtxOperand], rows: int) -> Prepared:
             def make(slot: int) -> Prepared:
-                return prepare(Fragment(self.site, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
+                return prepare(Fragment(self.bound, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
 
-            return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
+            return self.bound.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
 
         a, b = self.factors
         return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, N)
@@ -194,9 +194,9 @@ class MultiplyAdd:
 class TensorCores(MultiplyAdd):
     """f16, bf16, tf32 and 8-bit floats."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
-        super().__init__(site, i, form, parts)
-        machine = site.machine
+    def __init__(self, bound: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
+        super().__init__(bound, i, form, parts)
+        machine = bound.machine
         # A and B are decoded by their own formats; only 8-bit floats may have two.
         cores = {
             kind: TensorCore(rule_of(machine.program.target, kind, form.d_type), machine.buffers)
@@ -218,9 +218,9 @@ class HalvesOfBytes(MultiplyAdd):
     rounding to nearest. (tests/golden/h100_fp8_mma.npz; k of 16, which was not recorded, is one HMMA here.)
     """
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
-        super().__init__(site, i, form, parts)
-        machine = site.machine
+    def __init__(self, bound: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
+        super().__init__(bound, i, form, parts)
+        machine = bound.machine
         self.core = TensorCore(rule_of(machine.program.target, "f16", form.d_type), machine.buffers)
         self.a, self.b = self.fragments(lambda f, _: TensorFragment(f, self.core, repeated=f.bits.shape[1] > N))
         k = np.arange(form.k)
@@ -240,8 +240,8 @@ class HalvesOfBytes(MultiplyAdd):
 class Integers(MultiplyAdd):
     """Integers of 8 and 4 bits, and bits, in float64: sums of their products are far below 2**53."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
-        super().__init__(site, i, form, parts)
+    def __init__(self, bound: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
+        super().__init__(bound, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
@@ -259,8 +259,8 @@ class Integers(MultiplyAdd):
 class Doubles(MultiplyAdd):
     """float64."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
-        super().__init__(site, i, form, parts)
+    def __init__(self, bound: BoundBlock, i: Instruction, form: MmaForm, parts: Sequence[Sequence[PtxOperand]]) -> None:
+        super().__init__(bound, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
@@ -273,8 +273,8 @@ class Doubles(MultiplyAdd):
 _BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}
 
 
-def _bound(site: BoundBlock, form: MmaForm) -> type[MultiplyAdd]:
+def _bound(bound: BoundBlock, form: MmaForm) -> type[MultiplyAdd]:
     """Return the class that multiplies as the target does."""
-    if form.a_type in BYTES and site.machine.program.target.startswith("sm_90"):
+    if form.a_type in BYTES and bound.machine.program.target.startswith("sm_90"):
         return HalvesOfBytes
     return _BOUND.get(form.d_type, TensorCores)

@@ -32,7 +32,7 @@ def move(i: Instruction) -> Action:
     d, a = i.operands
     kind = KIND_OF_TYPE[type_name].replace("i", "u")
     if isinstance(a, Special) and a.name in CLOCKS:
-        return Action(i, (), (Value(d, kind),), bind=lambda site: _clock(site.machine, a.name), tally="other")
+        return Action(i, (), (Value(d, kind),), bind=lambda bound: _clock(bound.machine, a.name), tally="other")
     if isinstance(a, Vector):
         if isinstance(d, Vector):
             return computed(i, copy_all, [(x, kind) for x in a.items], [(x, kind) for x in d.items], tally="other")

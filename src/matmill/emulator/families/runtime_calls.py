@@ -23,9 +23,9 @@ _LONGEST = 1 << 16
 class _Text:
     """Reads the memory at generic addresses of a lane."""
 
-    def __init__(self, site: BoundBlock) -> None:
-        self.machine = site.machine
-        self.lanes = site.lanes
+    def __init__(self, bound: BoundBlock) -> None:
+        self.machine = bound.machine
+        self.lanes = bound.lanes
 
     def bytes_at(self, lane: int, address: int, count: int) -> bytes:
         """Return up to ``count`` bytes, or fewer at the end of memory."""
@@ -84,16 +84,16 @@ def print_formatted(i: Instruction) -> Action:
     """Bind printf: its output is in the report, in the order in which threads execute it."""
     result, form, buffer = i.operands
 
-    def bind(site: BoundBlock) -> Call:
-        text, active = _Text(site), site.participants()
+    def bind(bound: BoundBlock) -> Call:
+        text, active = _Text(bound), bound.participants()
 
         def call(forms: Row, buffers: Row, out: Row) -> None:
             for lane in np.flatnonzero(active()).tolist():
                 form = text.string_at(lane, int(forms[lane]))
                 line = text.formatted(lane, form, int(buffers[lane]))
-                site.machine.context.printed.add(line)
+                bound.machine.context.printed.add(line)
                 out[lane] = len(_CONVERSION.findall(form))
-            site.machine.progress += 1
+            bound.machine.progress += 1
 
         return call
 
@@ -104,8 +104,8 @@ def print_formatted(i: Instruction) -> Action:
 def assertion_failed(i: Instruction) -> Action:
     """Bind the failure of assert, which ends the launch."""
 
-    def bind(site: BoundBlock) -> Call:
-        text, active = _Text(site), site.participants()
+    def bind(bound: BoundBlock) -> Call:
+        text, active = _Text(bound), bound.participants()
 
         def call(messages: Row, files: Row, lines: Row, functions: Row, _size: Row) -> None:
             lanes = np.flatnonzero(active())
@@ -113,9 +113,9 @@ def assertion_failed(i: Instruction) -> Action:
                 return
             lane = int(lanes[0])
             condition, file, function = (text.string_at(lane, int(row[lane])) for row in (messages, files, functions))
-            name = site.lanes.thread_name(lane)
+            name = bound.lanes.thread_name(lane)
             where = f"{file.rsplit('/', 1)[-1]}:{int(lines[lane])}"
-            message = f"{site.machine.launch.kernel}: {name}: assertion {condition!r} failed in {function} ({where})"
+            message = f"{bound.machine.launch.kernel}: {name}: assertion {condition!r} failed in {function} ({where})"
             raise fault("assert", message, i)
 
         return call
@@ -130,13 +130,13 @@ def allocate(i: Instruction) -> Action:
     """Bind malloc: uninitialised memory that exists until the launch ends."""
     result, size = i.operands
 
-    def bind(site: BoundBlock) -> Call:
-        active, machine = site.participants(), site.machine
+    def bind(bound: BoundBlock) -> Call:
+        active, machine = bound.participants(), bound.machine
 
         def call(sizes: Row, out: Row) -> None:
             out[...] = 0
             for lane in np.flatnonzero(active()).tolist():
-                out[lane] = machine.heap.allocate(of_lane(sizes, lane), site.lanes.thread_name(lane))
+                out[lane] = machine.heap.allocate(of_lane(sizes, lane), bound.lanes.thread_name(lane))
             machine.progress += 1
 
         return call
@@ -148,12 +148,12 @@ def allocate(i: Instruction) -> Action:
 def release(i: Instruction) -> Action:
     """Bind free: once, for memory from malloc. Its bytes stay as they are, and any use of them is reported."""
 
-    def bind(site: BoundBlock) -> Call:
-        active, machine = site.participants(), site.machine
+    def bind(bound: BoundBlock) -> Call:
+        active, machine = bound.participants(), bound.machine
 
         def call(addresses: Row) -> None:
             for lane in np.flatnonzero(active()).tolist():
-                address, thread = of_lane(addresses, lane), site.lanes.thread_name(lane)
+                address, thread = of_lane(addresses, lane), bound.lanes.thread_name(lane)
                 wrong = machine.heap.free(address, f"{thread} freed it ({i.location})") if address else ""
                 if wrong:
                     message = f"{machine.launch.kernel}: {thread} frees {wrong}, in {i.text!r}"

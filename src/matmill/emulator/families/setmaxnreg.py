@@ -21,8 +21,8 @@ def set_registers(i: Instruction) -> Action:
     if not _FEWEST <= count <= _MOST or count % _UNIT:
         raise i.unsupported(f"a count that is no multiple of {_UNIT} from {_FEWEST} to {_MOST}")
 
-    def bind(site: BoundBlock) -> Call:
-        whole, lanes, machine = site.whole_warps(i), site.lanes, site.machine
+    def bind(bound: BoundBlock) -> Call:
+        whole, lanes, machine = bound.whole_warps(i), bound.lanes, bound.machine
 
         def call() -> None:
             if whole is not None:

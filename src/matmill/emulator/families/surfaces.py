@@ -42,8 +42,8 @@ def access_surface(i: Instruction) -> Action:
     word = f"u{element}"
     sources = (Value(address.base, "u8"), Value(layer, "u4"), *(Value(row, "i4") for row in rows))
 
-    def bind(site: BoundBlock) -> Call:
-        access = ViewAccess(site, i, Surface, geometry, "read" if loads else "write")
+    def bind(bound: BoundBlock) -> Call:
+        access = ViewAccess(bound, i, Surface, geometry, "read" if loads else "write")
         return SurfaceAccess(access, len(rows), element, vector, beyond)
 
     if loads:
@@ -69,7 +69,7 @@ class SurfaceAccess:
         given = (*rows[: self.coordinates], layer)
         positions = [np.broadcast_to(row, lanes).astype(np.int64) for row in given]
         data = rows[self.coordinates :]
-        for view, surface, chosen in self.access.views(handles):
+        for view, surface, chosen in self.access.images(handles):
             offset, inside = self._located(view, surface, positions, chosen)
             if self.access.kind == "read":
                 self._load(view, offset, (chosen, inside), data)

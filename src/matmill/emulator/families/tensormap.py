@@ -35,14 +35,14 @@ def _replace(i: Instruction) -> Action:
         raise i.unsupported("its operands")
     ordinal = int(ordinals[0].value) if ordinals and isinstance(ordinals[0], Immediate) else 0
 
-    def bind(site: BoundBlock) -> Call:
-        lanes, participants = site.lanes, site.participants()
-        row, offset = site.address_row(address)
+    def bind(bound: BoundBlock) -> Call:
+        lanes, participants = bound.lanes, bound.participants()
+        row, offset = bound.address_row(address)
 
         def call(values: Row) -> None:
             for lane in np.flatnonzero(participants()):
                 at, new = (int(np.broadcast_to(x, lanes.count)[lane]) for x in (row, values))
-                change_map(site.machine, int(lanes.columns[lane]), at + offset, (field, new, ordinal), i)
+                change_map(bound.machine, int(lanes.columns[lane]), at + offset, (field, new, ordinal), i)
 
         return call
 
@@ -56,9 +56,9 @@ def _copy(i: Instruction) -> Action:
     target, source, _size = i.operands
     to, origin = address_of(i, target), address_of(i, source)
 
-    def bind(site: BoundBlock) -> Call:
-        lanes, participants, whole = site.lanes, site.participants(), site.whole_warps(i)
-        rows = site.address_row(to), site.address_row(origin)
+    def bind(bound: BoundBlock) -> Call:
+        lanes, participants, whole = bound.lanes, bound.participants(), bound.whole_warps(i)
+        rows = bound.address_row(to), bound.address_row(origin)
 
         def call() -> None:
             if whole is not None:
@@ -66,7 +66,7 @@ def _copy(i: Instruction) -> Action:
             # All lanes of a warp name one map.
             for lane in np.flatnonzero(participants())[::32]:
                 maps = [int(np.broadcast_to(row, lanes.count)[lane]) + offset for row, offset in rows]
-                copy_map(site.machine, int(lanes.columns[lane]), maps[0], maps[1], i)
+                copy_map(bound.machine, int(lanes.columns[lane]), maps[0], maps[1], i)
 
         return call
 
@@ -77,9 +77,9 @@ def acquire_map(i: Instruction) -> Action:
     """Bind ``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map again."""
     address = address_of(i, i.operands[0])
 
-    def bind(site: BoundBlock) -> Call:
-        lanes, participants, maps = site.lanes, site.participants(), site.machine.maps
-        row, offset = site.address_row(address)
+    def bind(bound: BoundBlock) -> Call:
+        lanes, participants, maps = bound.lanes, bound.participants(), bound.machine.maps
+        row, offset = bound.address_row(address)
 
         def call() -> None:
             active = participants().reshape(-1)

@@ -59,8 +59,8 @@ def _fetched(i: Instruction, geometry: str, dtype: str, coordinate: str, channel
     vector, predicate = (d.first, (d.second,)) if isinstance(d, Pair) else (d, ())
     kind = "f4" if dtype == "f32" else "u4"
 
-    def bind(site: BoundBlock) -> Call:
-        access = ViewAccess(site, i, Texture, geometry, "read")
+    def bind(bound: BoundBlock) -> Call:
+        access = ViewAccess(bound, i, Texture, geometry, "read")
         return Fetch(access, channel, resident=bool(predicate))
 
     return Action(
@@ -88,7 +88,7 @@ class Fetch:
         outs = list(rows[self.coordinates :])
         if self.resident:
             outs.pop()[...] = True
-        for view, texture, chosen in self.access.views(handles):
+        for view, texture, chosen in self.access.images(handles):
             self._check_type(view, texture, outs[0].dtype.kind, chosen)
             taps = self._taps(view, texture, sources, np.broadcast_to(layer, lanes), chosen)
             texels = [Texels(self.access, view, texture, tap, chosen) for tap in taps]

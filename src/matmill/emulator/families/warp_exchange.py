@@ -42,8 +42,8 @@ def _collective(
     sources, members = operands
     inputs = (*sources, *(Value(x, "u4") for x in members))
 
-    def bind(site: BoundBlock) -> Call:
-        together, width = Together(site, i, synchronous=bool(members)), site.lanes.count
+    def bind(bound: BoundBlock) -> Call:
+        together, width = Together(bound, i, synchronous=bool(members)), bound.lanes.count
 
         def call(*rows: Row) -> None:
             if together.whole(rows[len(inputs) - 1]):

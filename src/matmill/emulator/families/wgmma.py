@@ -109,16 +109,16 @@ def warpgroup_instruction(i: Instruction) -> Action:
     commits = kind == "commit_group"
     return Action(
         i,
-        bind=lambda site: _bind_mark(site, i, commits=commits),
+        bind=lambda bound: _bind_mark(bound, i, commits=commits),
         tally="control",
         collective=True,
         flight=Commit() if commits else Fence(),
     )
 
 
-def _bind_mark(site: BoundBlock, i: Instruction, *, commits: bool) -> Call:
+def _bind_mark(bound: BoundBlock, i: Instruction, *, commits: bool) -> Call:
     """Bind wgmma.fence and wgmma.commit_group to warps."""
-    whole, lanes, products = site.whole_warps(i), site.lanes, site.machine.products
+    whole, lanes, products = bound.whole_warps(i), bound.lanes, bound.machine.products
 
     def call() -> None:
         if whole is not None:
@@ -161,7 +161,7 @@ def _product(i: Instruction, m: Modifiers) -> Action:
     return Action(
         i,
         (*(Value(o, "u8") for o in shared), Value(scale, "p")),
-        bind=lambda site: _WgmmaIssue(site, i, form, d, factors),
+        bind=lambda bound: _WgmmaIssue(bound, i, form, d, factors),
         tally="gmma",
         uses=(*d, *factors),
         writes=d,
@@ -201,7 +201,7 @@ class _WgmmaIssue:
 
     def __init__(
         self,
-        site: BoundBlock,
+        bound: BoundBlock,
         i: Instruction,
         form: _WgmmaForm,
         sums: tuple[Register, ...],
@@ -209,20 +209,20 @@ class _WgmmaIssue:
     ) -> None:
         self.instruction = i
         self.form = form
-        self.machine = machine = site.machine
-        self.lanes = site.lanes
-        self.file = site.files["32"]
-        self.whole = site.whole_warps(i)
+        self.machine = machine = bound.machine
+        self.lanes = bound.lanes
+        self.file = bound.files["32"]
+        self.whole = bound.whole_warps(i)
         # A and B are decoded by their own formats; only 8-bit floats may have two.
         self.cores = [
             TensorCore(rule_of(_TARGET, x, form.d), machine.buffers) for x in (form.a, form.b) if form.d != "s32"
         ]
-        self.sums = _rows(site, sums)
-        self.factors = _rows(site, factors) if factors else None
+        self.sums = _rows(bound, sums)
+        self.factors = _rows(bound, factors) if factors else None
         self.where = machine.program.index_of(i)
         self.traffic = machine.tally.traffic(self.where, "shared", "wgmma")
         per_warp = form.n * _K_BYTES // WARPS + (0 if factors else _M * _K_BYTES)
-        self.bytes = per_warp * site.lanes.warp_count if machine.counting else 0
+        self.bytes = per_warp * bound.lanes.warp_count if machine.counting else 0
         self.operands = [_SharedOperand(machine, i, "B", form.n, mn_major=form.mn_major[1])]
         if not factors:
             self.operands.insert(0, _SharedOperand(machine, i, "A", WARPS * _M, mn_major=form.mn_major[0]))
@@ -311,9 +311,9 @@ def _spread(factor: Factor, axis: int) -> Factor:
     return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
-def _rows(site: BoundBlock, held: tuple[Register, ...]) -> RowIndex:
+def _rows(bound: BoundBlock, held: tuple[Register, ...]) -> RowIndex:
     """Return the rows of some registers, as a slice if they are consecutive."""
-    rows = np.array([site.machine.program.layout.rows[r] for r in held])
+    rows = np.array([bound.machine.program.layout.rows[r] for r in held])
     first = int(rows[0])
     return slice(first, first + len(rows)) if (rows == first + np.arange(len(rows))).all() else rows
 

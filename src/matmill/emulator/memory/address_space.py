@@ -131,7 +131,7 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
         # Textures and surfaces by handle.
-        self.views: dict[int, ImageView] = {}
+        self.images: dict[int, ImageView] = {}
 
     def bind(
         self,
@@ -183,8 +183,8 @@ class Memory:
             stored = isinstance(image, Surface) and image.array.flags.writeable
             pointer = self.bind(name, image.array, access="rw" if stored else "r", by_element=True)
         allocation = self.holding(pointer)
-        handle = FIRST_HANDLE + len(self.views)
-        self.views[handle] = ImageView(name, image, allocation, pointer.address - allocation.start)
+        handle = FIRST_HANDLE + len(self.images)
+        self.images[handle] = ImageView(name, image, allocation, pointer.address - allocation.start)
         return Pointer(name, handle)
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
@@ -209,8 +209,8 @@ class AddressSpace:
         self._memory = Memory()
         self._memory.allocations = list(memory.allocations)
         self._memory.next_address = memory.next_address
-        self.views = memory.views
-        for view in self.views.values():
+        self.images = memory.images
+        for view in self.images.values():
             view.allocation.stored = words(np.zeros(view.allocation.size, np.uint8)) if note_stores else None
         self._index()
 
@@ -234,8 +234,8 @@ class AddressSpace:
 
     def describe(self, address: int) -> str:
         """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
-        if address < 8 * ALIGNMENT or address in self.views:
-            return str(self.views.get(address, "the null pointer"))
+        if address < 8 * ALIGNMENT or address in self.images:
+            return str(self.images.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1
         if at >= 0:
             near = self.allocations[at]

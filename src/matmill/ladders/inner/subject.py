@@ -155,7 +155,7 @@ def restored(record: Mapping[str, Any]) -> Gemm:
     return gram_of(problem) if gram else problem
 
 
-def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
+def _gram_fallback(problem: Gemm) -> tuple[Gemm, str]:
     return gram_of(problem), "its F is the transpose of E"
 
 
@@ -165,7 +165,7 @@ TRAFFIC: Subject[Gemm] = replace(
     limit_name="bandwidth",
     rate="tbytes_per_second",
     fraction="bandwidth_fraction",
-    own=(*FLOPS_FIELDS, *TRAFFIC_FIELDS),
+    fields=(*FLOPS_FIELDS, *TRAFFIC_FIELDS),
     amount=lambda problem: problem.least_bytes,
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
     say=bytes_per_second,
@@ -173,10 +173,10 @@ TRAFFIC: Subject[Gemm] = replace(
     resized=resized,
     record=described,
     problem=restored,
-    words=lambda problem: f"{sizes_and_type(problem)}, F {layout_of(problem)}-major",
+    title=lambda problem: f"{sizes_and_type(problem)}, F {layout_of(problem)}-major",
     counted=("read over least", "sectors per load", "sectors per store", "atomics", "barriers", "races"),
     counted_title="Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics",
-    instead=_gram_instead,
+    fallback=_gram_fallback,
     cpu_patience=2.0,
 )
 

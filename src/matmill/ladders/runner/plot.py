@@ -44,7 +44,7 @@ def draw(outcome: Outcome, path: Path, source: str = "") -> None:
     else:
         figure = Figure(figsize=(10, height), layout="constrained")
         _traffic(figure, rows)
-    problem = f"{outcome.subject.sizes_in_words(outcome.problem)} {outcome.problem.dtype.name}"
+    problem = f"{outcome.subject.format_sizes(outcome.problem)} {outcome.problem.dtype.name}"
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     figure.suptitle(f"{outcome.ladder} ladder, {problem}, {where}", fontsize=11)
     save(figure, path, source)

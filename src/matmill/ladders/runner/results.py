@@ -125,8 +125,8 @@ class Outcome:
                 "arch": self.arch.name,
                 "target": self.target,
                 "problem": subject.record(self.problem),
-                "rows": [subject.only(asdict(row)) for row in self.rows],
-                "baselines": [subject.only(asdict(row)) for row in self.baselines],
+                "rows": [subject.own_fields(asdict(row)) for row in self.rows],
+                "baselines": [subject.own_fields(asdict(row)) for row in self.baselines],
                 "environment": dict(self.environment),
                 "notes": list(self.notes),
             }

@@ -43,7 +43,7 @@ def facts(
         "occupancy": arch.occupancy(x * y * z, binary.resources.registers, shared),
         "problem": subject.record(size),
         "note": note,
-        **subject.known(size),
+        **subject.derived_fields(size),
     }
 
 
@@ -51,7 +51,7 @@ def moved_to(problem: S, size: S, reason: str, subject: Subject[S]) -> str:
     """Return the note of a rung that runs at ``size`` because of ``reason``, which is empty for the requested size."""
     if subject.sizes(size) == subject.sizes(problem):
         return reason
-    return f"at {subject.sizes_in_words(size)}: {reason}"
+    return f"at {subject.format_sizes(size)}: {reason}"
 
 
 def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:

@@ -57,8 +57,8 @@ def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARI
     reason = rung.kernel_for(problem, arch).why_not(problem, arch)
     if reason is None:
         return problem, ""
-    if subject.instead is not None:
-        other, why = subject.instead(problem)
+    if subject.fallback is not None:
+        other, why = subject.fallback(problem)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
             return other, why
     wanted = tuple(subject.sizes(problem).values())

@@ -39,12 +39,12 @@ class Subject(Generic[S]):
     """Rates and their limits, and the problems of a ladder.
 
     ``rate`` and ``fraction`` name two fields of a row: the rate in 10^12 ``unit`` per second, and its fraction of
-    ``limit_name``. ``peak`` returns that limit, or None for a GPU without one. ``own`` are the fields that rows of
+    ``limit_name``. ``peak`` returns that limit, or None for a GPU without one. ``fields`` are the fields that rows of
     other subjects omit. The ratio to a library refers to the field ``compared``. ``flops`` is None if operations do not
     count.
 
-    ``words`` describes a problem for headings. ``inputs`` returns the inputs for a seed, which have the matrices of a
-    problem. ``sizes`` are those that users name; ``resized`` returns a problem of other sizes. ``instead`` returns the
+    ``title`` describes a problem for headings. ``inputs`` returns the inputs for a seed, which have the matrices of a
+    problem. ``sizes`` are those that users name; ``resized`` returns a problem of other sizes. ``fallback`` returns the
     problem for a rung that takes none of these sizes, with the text of its note. ``record`` and ``problem`` turn a
     problem into a record and back. ``check`` compares a result with the matrices of its problem, given the kernel or
     library that made it.
@@ -61,7 +61,7 @@ class Subject(Generic[S]):
     rate: str
     fraction: str
     compared: str
-    own: tuple[str, ...]
+    fields: tuple[str, ...]
     amount: Callable[[S], int]
     peak: Callable[[S, Arch], float | None]
     say: Callable[[float], str]
@@ -70,38 +70,38 @@ class Subject(Generic[S]):
     resized: Callable[..., S]
     record: Callable[[S], dict[str, Any]]
     problem: Callable[[Mapping[str, Any]], S]
-    words: Callable[[S], str]
+    title: Callable[[S], str]
     counted: tuple[str, ...]
     counted_title: str
     counted_async: tuple[str, ...] = ()
     flops: Callable[[S], int] | None = None
     check: Callable[[Any, Any, Array], Check] = _whoever_made_it
-    instead: Callable[[S], tuple[S, str]] | None = None
+    fallback: Callable[[S], tuple[S, str]] | None = None
     copied: bool = False
     by_arch: bool = False
     cpu: bool = True
     cpu_patience: float | None = None
 
-    def sizes_in_words(self, problem: S) -> str:
+    def format_sizes(self, problem: S) -> str:
         """Format the sizes as users name them."""
         return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
 
-    def known(self, problem: Any) -> dict[str, Any]:
+    def derived_fields(self, problem: Any) -> dict[str, Any]:
         """Return the fields of a row that depend on the problem."""
-        return {"bytes": problem.least_bytes} if "bytes" in self.own else {}
+        return {"bytes": problem.least_bytes} if "bytes" in self.fields else {}
 
     def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
         """Return the fields of a row that depend on its time; fractions refer to ``arch``."""
-        fields: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
+        fields: dict[str, Any] = {"seconds": seconds, **self.derived_fields(problem)}
         if self.flops is not None:
             flops = self.flops(problem) / seconds
             fields |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
-        own, peak = self.amount(problem) / seconds, self.peak(problem, arch)
-        return {**fields, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
+        speed, peak = self.amount(problem) / seconds, self.peak(problem, arch)
+        return {**fields, self.rate: speed / 1e12, self.fraction: None if peak is None else speed / peak}
 
-    def only(self, row: dict[str, Any]) -> dict[str, Any]:
+    def own_fields(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row's record without the fields that belong to other subjects."""
-        others = {*FLOPS_FIELDS, *TRAFFIC_FIELDS} - set(self.own)
+        others = {*FLOPS_FIELDS, *TRAFFIC_FIELDS} - set(self.fields)
         return {name: value for name, value in row.items() if name not in others}
 
 
@@ -135,7 +135,7 @@ ARITHMETIC: Subject[Gemm] = Subject(
     rate="tflops",
     fraction="peak_fraction",
     compared="tflops",
-    own=FLOPS_FIELDS,
+    fields=FLOPS_FIELDS,
     amount=lambda problem: problem.flops,
     peak=lambda problem, arch: arch.peak(problem.dtype.name),
     say=units.rate,
@@ -144,7 +144,7 @@ ARITHMETIC: Subject[Gemm] = Subject(
     resized=_packed,
     record=_sizes,
     problem=lambda record: Gemm(**record),
-    words=sizes_and_type,
+    title=sizes_and_type,
     counted=counted_columns("ffma"),
     counted_title="Counted: 32-byte sectors per global request, shared-memory wavefronts",
     flops=lambda problem: problem.flops,

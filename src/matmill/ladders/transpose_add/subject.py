@@ -80,7 +80,7 @@ def resized(problem: Geam, m: int, n: int) -> Geam:
     return transpose_add_problem(m, n, problem.dtype)
 
 
-def words(problem: Geam) -> str:
+def title(problem: Geam) -> str:
     """Return shapes and element type, for headings."""
     return f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
 
@@ -106,7 +106,7 @@ MOVING: Subject[Geam] = Subject(
     rate="tbytes_per_second",
     fraction="bandwidth_fraction",
     compared="tbytes_per_second",
-    own=TRAFFIC_FIELDS,
+    fields=TRAFFIC_FIELDS,
     amount=lambda problem: problem.least_bytes,
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
     say=bytes_per_second,
@@ -115,7 +115,7 @@ MOVING: Subject[Geam] = Subject(
     resized=resized,
     record=described,
     problem=restored,
-    words=words,
+    title=title,
     counted=(
         *("loads", "sectors per load", "stores", "sectors per store"),
         *("shared loads", "shared stores", "barriers", "races"),

@@ -46,10 +46,10 @@ def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) ->
 class BarrierOperand:
     """The address operand of an mbarrier instruction, bound to lanes."""
 
-    def __init__(self, site: BoundBlock, i: Instruction, address: Address) -> None:
-        self._machine, self._lanes, self._i = site.machine, site.lanes, i
-        self._participants = site.participants()
-        self._row, self._offset = site.address_row(address)
+    def __init__(self, bound: BoundBlock, i: Instruction, address: Address) -> None:
+        self._machine, self._lanes, self._i = bound.machine, bound.lanes, i
+        self._participants = bound.participants()
+        self._row, self._offset = bound.address_row(address)
         self._where = self._machine.program.index_of(i)
 
     def by_barrier(self) -> Iterator[tuple[Key, Ints]]:

@@ -27,11 +27,11 @@ class Interpreter:
         self.machine = machine
         self.program = machine.program
         self.geometry = machine.geometry
-        self._sites: dict[tuple[int, int, int], BoundBlock] = {}
+        self._bound: dict[tuple[int, int, int], BoundBlock] = {}
         self._lanes: dict[tuple[int, int], Lanes] = {}
         self._scratch_lanes: dict[int, Lanes] = {}
         self._scratch: Files = {}
-        self._scratch_sites: dict[tuple[int, int], BoundBlock] = {}
+        self._scratch_bound: dict[tuple[int, int], BoundBlock] = {}
         self._touched: dict[int, tuple[Files, Files]] = {}
         every = Lanes(self.geometry, np.arange(self.geometry.warp_count), scratch=False)
         self._operands = BoundBlock(machine, Block(-1), every, machine.files)
@@ -44,14 +44,14 @@ class Interpreter:
 
     def run_slice(self, block: int, first: int, last: int) -> None:
         """Run a block for all lanes of the warps from ``first`` to ``last`` (exclusive), in place."""
-        site = self._sites.get((block, first, last))
-        if site is None:
+        bound = self._bound.get((block, first, last))
+        if bound is None:
             lanes = self._lanes.get((first, last))
             if lanes is None:
                 lanes = self._lanes[first, last] = Lanes(self.geometry, np.arange(first, last), scratch=False)
             files = {name: rows[:, first * LANES : last * LANES] for name, rows in self.machine.files.items()}
-            site = self._sites[block, first, last] = BoundBlock(self.machine, self.program.blocks[block], lanes, files)
-        for call, arguments in site.steps:
+            bound = self._bound[block, first, last] = BoundBlock(self.machine, self.program.blocks[block], lanes, files)
+        for call, arguments in bound.steps:
             call(*arguments)
         tally = self.machine.tally
         tally.block_threads[block] += (last - first) * LANES
@@ -71,11 +71,11 @@ class Interpreter:
         columns = lanes.columns
         for name, rows in reads.items():
             files[name][rows] = whole[name][rows[:, None], columns]
-        site = self._scratch_sites.get((block, count))
-        if site is None:
-            site = BoundBlock(self.machine, self.program.blocks[block], lanes, files)
-            self._scratch_sites[block, count] = site
-        for call, arguments in site.steps:
+        bound = self._scratch_bound.get((block, count))
+        if bound is None:
+            bound = BoundBlock(self.machine, self.program.blocks[block], lanes, files)
+            self._scratch_bound[block, count] = bound
+        for call, arguments in bound.steps:
             call(*arguments)
         flat = active.reshape(-1)
         chosen = columns[flat]

@@ -97,13 +97,13 @@ class Together:
     lane that does not take part.
     """
 
-    def __init__(self, site: BoundBlock, i: Instruction, *, synchronous: bool) -> None:
-        self.machine = site.machine
-        self.lanes = site.lanes
+    def __init__(self, bound: BoundBlock, i: Instruction, *, synchronous: bool) -> None:
+        self.machine = bound.machine
+        self.lanes = bound.lanes
         self.instruction = i
         self.synchronous = synchronous
-        self.active: Callable[[], Flags] = site.participants()
-        self._always_whole = site.lanes.active is None and site.guard is None
+        self.active: Callable[[], Flags] = bound.participants()
+        self._always_whole = bound.lanes.active is None and bound.guard is None
         self._known: tuple[list[Row], Flags] | None = None
 
     def whole(self, last: Row) -> bool:
@@ -118,10 +118,10 @@ class Together:
         operands = [by_warp(row, self.lanes.count) for row in rows]
         if not self.synchronous:
             return [Exchange(None, active[:, None, :], None, operands)]
-        if not self.machine.meetings:
+        if not self.machine.pending_collectives:
             return [self._again(active, operands)]
         result, alone = [], active.copy()
-        for lanes, present, joined in self._meetings(active, operands):
+        for lanes, present, joined in self._pending(active, operands):
             result.append(self._exchange(lanes, present, joined))
             alone &= ~lanes
         return [*result, self._exchange(alone, alone, operands)]
@@ -136,13 +136,13 @@ class Together:
             self._known = [part.copy() for part in key], exchange.companions.copy()
         return exchange
 
-    def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
+    def _pending(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
         """Yield meetings with lanes at other instructions.
 
         Each has the lanes that execute this instruction, all lanes that take part, and all operands.
         """
         for index, warp in enumerate(self.lanes.warps.tolist()):
-            for meeting in list(self.machine.meetings.get(warp, ())):
+            for meeting in list(self.machine.pending_collectives.get(warp, ())):
                 mine = meeting.pending & active[index]
                 if not mine.any():
                     continue
@@ -151,7 +151,7 @@ class Together:
                 yield lanes, present, [np.where(present, *pair) for pair in zip(meeting.sources, operands, strict=True)]
                 meeting.pending &= ~mine
                 if not meeting.pending.any():
-                    self.machine.meetings[warp].remove(meeting)
+                    self.machine.pending_collectives[warp].remove(meeting)
 
     def _exchange(self, lanes: Flags, present: Flags, operands: list[Row]) -> Exchange:
         """Return the exchange of ``lanes`` with the lanes of their mask among all that are ``present``."""

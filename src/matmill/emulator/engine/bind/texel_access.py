@@ -34,18 +34,18 @@ class ViewAccess(Generic[Kind]):
     "read" or "write".
     """
 
-    def __init__(self, site: BoundBlock, i: Instruction, image: type[Kind], geometry: str, kind: str) -> None:
-        self.machine = site.machine
-        self.lanes = site.lanes
+    def __init__(self, bound: BoundBlock, i: Instruction, image: type[Kind], geometry: str, kind: str) -> None:
+        self.machine = bound.machine
+        self.lanes = bound.lanes
         self.i = i
         self.image = image
         self.geometry = geometry
         self.kind = kind
-        self.where = site.machine.program.index_of(i)
-        self._participants = site.participants()
-        self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
+        self.where = bound.machine.program.index_of(i)
+        self._participants = bound.participants()
+        self._requests = bound.machine.tally.traffic(self.where, image.__name__.lower(), kind)
 
-    def views(self, handles: Row) -> Iterator[tuple[ImageView, Kind, Mask]]:
+    def images(self, handles: Row) -> Iterator[tuple[ImageView, Kind, Mask]]:
         """Yield the textures or surfaces of the handles, and the lanes (bool[lanes]) that use each; count the request.
 
         Raises ``KernelFault`` for an invalid handle, or one of another kind.
@@ -62,7 +62,7 @@ class ViewAccess(Generic[Kind]):
 
     def _view(self, handle: int, chosen: Mask) -> tuple[ImageView, Kind]:
         wanted = f"{GEOMETRIES.get(self.geometry, '')} {self.image.__name__.lower()}".strip()
-        view = self.machine.space.views.get(handle)
+        view = self.machine.space.images.get(handle)
         if view is None:
             there = self.machine.describe("generic", handle)
             known = "no handle of this launch" if there == "no buffer" else there

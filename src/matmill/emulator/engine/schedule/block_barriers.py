@@ -11,7 +11,7 @@ import numpy as np
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.splits import Splits
-from matmill.emulator.engine.schedule.thread_names import blame_end, who
+from matmill.emulator.engine.schedule.thread_names import end_instruction, who
 from matmill.emulator.engine.schedule.warp_order import WarpOrder
 from matmill.emulator.engine.state.program_counters import BARRIER, DONE, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Immediate, Instruction
@@ -94,7 +94,7 @@ class BlockBarriers:
         if barrier.threads is not None:
             wanted = int(self._interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
             if wanted % LANES or not 0 < wanted <= geometry.warps * LANES:
-                instruction = blame_end(end)
+                instruction = end_instruction(end)
                 message = f"{machine.launch.kernel}: barrier {number} for {wanted} threads in {instruction.text!r}"
                 raise fault("deadlock", message, instruction)
         for block_index in np.unique(geometry.block_of_warp[warps]):
@@ -167,7 +167,7 @@ class BlockBarriers:
         It is an error if the source has the barrier in the branch that they did not take. Threads that have returned
         before a barrier count as arrived.
         """
-        machine, instruction = self._machine, blame_end(end)
+        machine, instruction = self._machine, end_instruction(end)
         for row in np.flatnonzero(left.any(axis=1)):
             lane = int(left[row].argmax())
             thread = self._geometry.thread_name(int(warps[row]) * LANES + lane)
@@ -217,6 +217,6 @@ class BlockBarriers:
             number = int(self._number[warp][counters.counter[warp] == point][0])
             threads = self._wanted.get((int(geometry.block_of_warp[warp]), number), 0)
             wanted = f" for {threads} threads" if threads else ""
-            location = blame_end(self._waits[int(point) - BARRIER]).location
+            location = end_instruction(self._waits[int(point) - BARRIER]).location
             parts.append(f"{who(geometry, here)} waits at barrier {number}{wanted} ({location})")
         return parts

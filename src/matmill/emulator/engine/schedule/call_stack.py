@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.lane_polls import columns_of
-from matmill.emulator.engine.schedule.thread_names import blame_end
+from matmill.emulator.engine.schedule.thread_names import end_instruction
 from matmill.emulator.engine.state.program_counters import Flags, Ints
 from matmill.emulator.frontend.names import readable
 from matmill.emulator.frontend.syntax import Register
@@ -103,7 +103,7 @@ class CallStack:
         return f"whose pointer is {'null' if not address else f'{address:#x}, where no function is'}"
 
     def _fault(self, kind: str, end: Terminator, column: int, problem: str) -> Exception:
-        machine, instruction = self._machine, blame_end(end)
+        machine, instruction = self._machine, end_instruction(end)
         thread = machine.geometry.thread_name(column)
         message = f"{machine.launch.kernel}: {thread} executes {instruction.text!r}, {problem}"
         return fault(kind, message, instruction)

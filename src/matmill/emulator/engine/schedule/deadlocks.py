@@ -9,7 +9,7 @@ import numpy as np
 
 from matmill.emulator.engine.schedule.block_barriers import BlockBarriers
 from matmill.emulator.engine.schedule.lane_waits import LaneWaits
-from matmill.emulator.engine.schedule.thread_names import blame, blame_end, who
+from matmill.emulator.engine.schedule.thread_names import end_instruction, representative, who
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Instruction
@@ -52,7 +52,7 @@ class StuckWarps:
         self._barriers = barriers
         # The machine's progress when each warp began to spin.
         self._stalled = np.full(len(counters.first), -1, np.int64)
-        self._last_place: dict[int, Instruction] = {}
+        self._last_instruction: dict[int, Instruction] = {}
 
     def begin(self) -> None:
         """Start a batch, in which nobody is stuck."""
@@ -81,7 +81,7 @@ class StuckWarps:
             return
         self._quiet += 1
         if self._quiet > STEP_LIMIT:
-            instruction = blame(self._blocks[block])
+            instruction = representative(self._blocks[block])
             message = (
                 f"{machine.launch.kernel}: {STEP_LIMIT:,} steps without a store, a barrier or an exit; "
                 f"{who(machine.geometry, self._counters.first < HOLD)} at {instruction.location}"
@@ -104,14 +104,14 @@ class StuckWarps:
         whole = self._machine.snapshot(warps) + self._counters.counter[warps].tobytes()
         if whole == watch.whole:
             self._stalled[warps] = self._machine.progress
-            self._last_place[int(warps[0])] = blame(self._blocks[block])
+            self._last_instruction[int(warps[0])] = representative(self._blocks[block])
         watch.whole = whole
 
     def spinning(self) -> KernelFault:
         """Return the error for a batch with only spinning warps left."""
         spinners = self._counters.can_run()
         warp = int(np.flatnonzero(spinners)[0])
-        instruction = self._last_place.get(warp) or blame(self._blocks[int(self._counters.first[warp])])
+        instruction = self._last_instruction.get(warp) or representative(self._blocks[int(self._counters.first[warp])])
         message = (
             f"{self._machine.launch.kernel}: {who(self._machine.geometry, spinners)} spins at {instruction.location} "
             f"on memory that nobody changes any more{self._waiters()}"
@@ -123,7 +123,7 @@ class StuckWarps:
         self._machine.products.warpgroups.finish()  # raises if a warp did not execute an instruction of its warpgroup
         first = self._counters.first
         point = int(first[(first >= POLL) & (first < DONE)][0])
-        instruction = blame_end(self._waits[point % POLL])
+        instruction = end_instruction(self._waits[point % POLL])
         return fault("deadlock", f"{self._machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:

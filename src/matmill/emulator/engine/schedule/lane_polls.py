@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.async_units.mbarriers import Key
 from matmill.emulator.engine.bind.barrier_operand import grouped
 from matmill.emulator.engine.bind.interpreter import Interpreter
-from matmill.emulator.engine.schedule.thread_names import blame_end
+from matmill.emulator.engine.schedule.thread_names import end_instruction
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Register
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
@@ -47,7 +47,7 @@ class Polls:
         result = np.zeros(int(lanes.sum()), np.bool_)
         for key, group, phases in self.barriers(end, warps, lanes):
             for phase in np.unique(phases):
-                passed = self._machine.mbarriers.past(key, int(phase), blame_end(end), parity=end.detail.parity)
+                passed = self._machine.mbarriers.past(key, int(phase), end_instruction(end), parity=end.detail.parity)
                 result[group[phases == phase]] = passed
         past[lanes] = result
         return past
@@ -60,13 +60,13 @@ class Polls:
         row = self._interpreter.operand_row(Value(base, kind), warps)
         addresses = row[lanes].astype(np.int64) + wait.address.offset
         phases = self._interpreter.operand_row(Value(wait.phase, "u4" if wait.parity else "u8"), warps)[lanes]
-        for key, group in grouped(self._machine, addresses, columns_of(warps, lanes), blame_end(end)):
+        for key, group in grouped(self._machine, addresses, columns_of(warps, lanes), end_instruction(end)):
             yield key, group, phases[group].astype(np.int64)
 
     def count(self, end: Terminator, warps: int) -> None:
         """Count warps that execute the wait; a negative number for those that will do so again."""
         if isinstance(end.detail, PhaseWait) and self._machine.counting:
-            self._machine.tally.requests(self._machine.program.index_of(blame_end(end)), "mbarrier wait", warps)
+            self._machine.tally.requests(self._machine.program.index_of(end_instruction(end)), "mbarrier wait", warps)
 
     def finish(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
         """End the wait of some lanes, and set their predicate to ``succeeds``."""
@@ -90,7 +90,7 @@ class Polls:
         for key, group, _ in self.barriers(end, warps, lanes):
             some = np.zeros(lanes.shape, np.bool_)
             some[tuple(chosen[group].T)] = True
-            events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(blame_end(end)))
+            events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(end_instruction(end)))
 
     def describe(self, end: Terminator, warps: Ints, lanes: Flags) -> str:
         """Describe what lanes wait for, for messages."""

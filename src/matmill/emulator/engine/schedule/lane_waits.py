@@ -8,7 +8,7 @@ import numpy as np
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.lane_polls import Polls
-from matmill.emulator.engine.schedule.thread_names import blame_end, who
+from matmill.emulator.engine.schedule.thread_names import end_instruction, who
 from matmill.emulator.engine.state.program_counters import HOLD, POLL, Flags, Ints, ProgramCounters
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
@@ -101,5 +101,5 @@ class LaneWaits:
         for end, warps, lanes in self._waiting():
             here = np.isin(np.arange(len(self._counters.first)), warps)
             what = self._polls.describe(end, warps, lanes)
-            parts.append(f"{who(self._machine.geometry, here)} waits {what} ({blame_end(end).location})")
+            parts.append(f"{who(self._machine.geometry, here)} waits {what} ({end_instruction(end).location})")
         return parts

@@ -12,7 +12,7 @@ from matmill.emulator.engine.schedule.lane_polls import columns_of
 from matmill.emulator.engine.schedule.lane_waits import LaneWaits
 from matmill.emulator.engine.schedule.splits import Splits
 from matmill.emulator.engine.schedule.thread_ends import finish_batch, tell_of_exits
-from matmill.emulator.engine.schedule.thread_names import blame_end
+from matmill.emulator.engine.schedule.thread_names import end_instruction
 from matmill.emulator.engine.schedule.warp_meetings import WarpMeetings
 from matmill.emulator.engine.schedule.warp_order import WarpOrder
 from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
@@ -36,11 +36,11 @@ class Scheduler:
         waits = {b.end.next: b.end for b in self.blocks if b.end.kind == "wait"}
         self.order = WarpOrder(self.geometry, schedule)
         self.counters = counters = ProgramCounters(self.geometry.warp_count)
-        self.meetings = WarpMeetings(interpreter, counters, waits)
+        self.warp_meetings = WarpMeetings(interpreter, counters, waits)
         self.lane_waits = LaneWaits(interpreter, counters, waits)
         self.splits = Splits(self.geometry.warp_count)
         self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
-        self.stuck = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
+        self.stuck_warps = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
         self.calls = CallStack(interpreter)
 
     def begin(self, block_ids: Ints) -> None:
@@ -49,10 +49,10 @@ class Scheduler:
         self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
         self.counters.begin(self.machine.live)
         self.lane_waits.begin()
-        self.meetings.begin()
+        self.warp_meetings.begin()
         self.barriers.begin()
         self.splits.begin()
-        self.stuck.begin()
+        self.stuck_warps.begin()
         self.calls.begin()
         self.order.shuffle()
 
@@ -61,9 +61,9 @@ class Scheduler:
         first = self.counters.first
         while True:
             self.lane_waits.look_again()
-            for end, waiting in self.meetings.groups_closed():
+            for end, waiting in self.warp_meetings.groups_closed():
                 self._wait(end, waiting)
-            chosen = np.flatnonzero((first < POLL) & ~self.stuck.spin())
+            chosen = np.flatnonzero((first < POLL) & ~self.stuck_warps.spin())
             if not len(chosen):
                 if self.lane_waits.act() or self.lane_waits.time_out() or self._release_held():
                     continue
@@ -72,7 +72,7 @@ class Scheduler:
                     return True
                 if self.counters.can_run().any():
                     return False
-                raise self.stuck.deadlock()
+                raise self.stuck_warps.deadlock()
             chosen = self.order.foremost(chosen)
             at = first[chosen]
             block = int(at.min())
@@ -80,14 +80,14 @@ class Scheduler:
 
     def _release_held(self) -> bool:
         """Release lanes that wait in vain for others of their warp; return whether there are any. Nobody can run."""
-        deserted = self.meetings.abandon()
+        deserted = self.warp_meetings.abandon()
         if deserted is not None:
             self._pass(*deserted)
         return deserted is not None
 
     def spinning(self) -> KernelFault:
         """Return the error for a batch with only spinning warps left."""
-        return self.stuck.spinning()
+        return self.stuck_warps.spinning()
 
     def _run(self, block: int, warps: Ints) -> None:
         """Run a block of code for these warps, and further blocks while they stay together and nobody else may run."""
@@ -105,7 +105,7 @@ class Scheduler:
                 self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
                 return
         active = self.counters.counter[warps] == block
-        self.stuck.note(block)
+        self.stuck_warps.note(block)
         self.interpreter.run_masked(block, warps, active)
         self._advance(block, warps, active)
 
@@ -114,19 +114,19 @@ class Scheduler:
         warps = np.arange(first, last)
         alone = self.counters.alone(first, last)
         while True:
-            self.stuck.note(block)
+            self.stuck_warps.note(block)
             self.interpreter.run_slice(block, first, last)
             following = self._common_way(self.blocks[block].end, first, last)
             if following is None:
                 self.counters.put_slice(first, last, block)
                 self._advance(block, warps, np.ones((last - first, LANES), np.bool_))
                 return
-            watched = following <= block and self.stuck.quiet()
+            watched = following <= block and self.stuck_warps.quiet()
             block = following
             if not alone or watched or self.lane_waits.changed():
                 self.counters.put_slice(first, last, block)
                 if watched:
-                    self.stuck.watch(block, warps)
+                    self.stuck_warps.watch(block, warps)
                 return
 
     # Ends of blocks
@@ -148,12 +148,12 @@ class Scheduler:
     def _pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
         """Let whole warps pass a wait at which none of their lanes needs to wait."""
         if isinstance(end.detail, Converge):
-            return self.meetings.pass_at_once(end, first, last)
+            return self.warp_meetings.pass_at_once(end, first, last)
         if isinstance(end.detail, GroupWait):
             warps = np.arange(first, last)
-            if not self.meetings.committed_by_all(end, warps).all():
+            if not self.warp_meetings.committed_by_all(end, warps).all():
                 return False
-            self.meetings.wait_for_products(end, warps)
+            self.warp_meetings.wait_for_products(end, warps)
             return True
         waits = self.lane_waits if isinstance(end.detail, Poll) else self.barriers
         return waits.pass_at_once(end, first, last)
@@ -190,9 +190,9 @@ class Scheduler:
         if end.kind == "wait":
             self._wait(end, warps)
         elif end.kind == "exit":
-            self._exited(warps, blame_end(end))
-        elif self.stuck.quiet() and (counter[active] <= block).any():
-            self.stuck.watch(int(counter[active].min()), warps)
+            self._exited(warps, end_instruction(end))
+        elif self.stuck_warps.quiet() and (counter[active] <= block).any():
+            self.stuck_warps.watch(int(counter[active].min()), warps)
 
     def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
         """Set the next counters of the active lanes that exit or return from a call, where a guard holds."""
@@ -212,7 +212,7 @@ class Scheduler:
         if isinstance(end.detail, Poll):
             self.lane_waits.look(end, warps)
             return
-        warps, met = self.meetings.meet(end, warps)
+        warps, met = self.warp_meetings.meet(end, warps)
         if len(warps):
             self._pass(end, warps, met)
 
@@ -222,9 +222,9 @@ class Scheduler:
             self.barriers.arrive(end, warps, met)
             return
         if isinstance(end.detail, GroupWait):
-            ready = self.meetings.committed_by_all(end, warps)
+            ready = self.warp_meetings.committed_by_all(end, warps)
             warps, met = warps[ready], met[ready]
-            self.meetings.wait_for_products(end, warps)
+            self.warp_meetings.wait_for_products(end, warps)
         self.counters.release(warps, met, HOLD)
 
     def _exited(self, warps: Ints, instruction: Instruction) -> None:
@@ -232,6 +232,6 @@ class Scheduler:
         self.machine.progress += 1
         tell_of_exits(self.machine, warps, instruction)
         self.machine.cluster.exited(columns_of(warps, self.counters.counter[warps] == DONE))
-        for end, waiting in self.meetings.left_behind(warps):
+        for end, waiting in self.warp_meetings.left_behind(warps):
             self._wait(end, waiting)
         self.barriers.exited(warps)

@@ -22,13 +22,13 @@ def who(geometry: BatchGeometry, warps: NDArray[np.bool_]) -> str:
     return f"warp{'s' if len(roles) > 1 else ''} {span} of {geometry.block_name(block)}{more}"
 
 
-def blame(block: Block) -> Instruction:
+def representative(block: Block) -> Instruction:
     """Return the instruction to name for a block of code: the wait at its end, or its first instruction."""
     if block.end.kind != "wait" and block.actions:
         return block.actions[0].instruction
-    return blame_end(block.end)
+    return end_instruction(block.end)
 
 
-def blame_end(end: Terminator) -> Instruction:
+def end_instruction(end: Terminator) -> Instruction:
     """Return the instruction at the end of a block of code."""
     return end.instruction or Instruction("ret", (), (), None, negated=False, line=0, where="", text="ret;")

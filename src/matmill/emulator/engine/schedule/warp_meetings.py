@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.bind.member_masks import FULL, Masks, companions, in_own, lane_list, leaves_out, missing
-from matmill.emulator.engine.schedule.thread_names import blame, blame_end
-from matmill.emulator.engine.state.machine import Meeting
+from matmill.emulator.engine.schedule.thread_names import end_instruction, representative
+from matmill.emulator.engine.state.machine import PendingCollective
 from matmill.emulator.engine.state.program_counters import BARRIER, DONE, HOLD, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Immediate
 from matmill.emulator.memory.banks import LANES
@@ -115,7 +115,7 @@ class WarpMeetings:
             action = self._blocks[int(point) - HOLD].actions[0]
             rows = [self._interpreter.operand_row(source, warps)[0] for source in action.sources]
             kept = [np.where(counter == point, *pair) for pair in zip(rows, kept or rows, strict=True)]
-        self._machine.meetings.setdefault(warp, []).append(Meeting(met, met.copy(), kept))
+        self._machine.pending_collectives.setdefault(warp, []).append(PendingCollective(met, met.copy(), kept))
 
     def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
         """Report to the detector that lanes met at a warp barrier, those of one mask after those of another."""
@@ -180,7 +180,7 @@ class WarpMeetings:
 
     def _report_desertion(self, end: Terminator, warp: int, point: int) -> None:
         """Report that lanes of a warp wait at a point for others that never come, and where those are."""
-        machine, instruction = self._machine, blame_end(end)
+        machine, instruction = self._machine, end_instruction(end)
         counter, warps = self._counters.counter[warp], np.array([warp])
         here, masks = self._waiting(end, warps)
         absent = missing(masks, companions(masks, here), counter[None] < DONE)[0]
@@ -202,12 +202,12 @@ class WarpMeetings:
     def _doing(self, counter: int) -> str:
         """Describe what a lane with this counter does, for messages."""
         waits = counter >= HOLD
-        instruction = blame_end(self._waits[counter % HOLD]) if waits else blame(self._blocks[counter])
+        instruction = end_instruction(self._waits[counter % HOLD]) if waits else representative(self._blocks[counter])
         return f"{'waits' if waits else 'is'} at {instruction.location} ({instruction.text!r})"
 
     def _report_outside(self, end: Terminator, warps: Ints, masks: Masks, outside: Flags) -> None:
         """Report a lane that waits at a warp barrier with a mask without that lane."""
         row, lane = (int(x[0]) for x in np.nonzero(outside))
-        thread, i = self._machine.geometry.thread_name(int(warps[row]) * LANES + lane), blame_end(end)
+        thread, i = self._machine.geometry.thread_name(int(warps[row]) * LANES + lane), end_instruction(end)
         message = f"{self._machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"
         self._machine.hazards.add("shuffle", (i, "outside"), message, i)

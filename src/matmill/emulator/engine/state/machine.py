@@ -47,7 +47,7 @@ _POISON = 0xFF
 
 
 @dataclass
-class Meeting:
+class PendingCollective:
     """Lanes of one warp (bool[32]) that met for a collective at different instructions of one kind.
 
     ``sources`` are the operands of all of them, [32] each. ``pending`` lanes have not executed it yet.
@@ -87,7 +87,7 @@ class Machine:
         self.geometry = BatchGeometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
         # The threads that exist and have not exited: bool[warps, 32]. The scheduler updates it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
-        self.meetings: dict[int, list[Meeting]] = {}
+        self.pending_collectives: dict[int, list[PendingCollective]] = {}
         self.swizzles = SwizzleMarks(stride * blocks)
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))

@@ -81,7 +81,7 @@ class AsyncDetector(RaceDetector):
         super().__init__(blocks=clusters.size, warps_per_block=warps_per_block, partial_barriers=True, releases=True)
         self._barriers: dict[Name, _BarrierPhases] = {}
         # Cluster barriers by cluster and generation, and how often each thread has arrived.
-        self._meetings: dict[tuple[int, int], _BarrierPhases] = {}
+        self._cluster_phases: dict[tuple[int, int], _BarrierPhases] = {}
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
         self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
@@ -169,7 +169,7 @@ class AsyncDetector(RaceDetector):
         self._flags.release(
             gone, {warp for block in ended for warp in range(block * per_block, (block + 1) * per_block)}
         )
-        self._meetings = {name: each for name, each in self._meetings.items() if name[0] not in gone}
+        self._cluster_phases = {name: each for name, each in self._cluster_phases.items() if name[0] not in gone}
 
     # mbarriers
 
@@ -231,15 +231,15 @@ class AsyncDetector(RaceDetector):
         rows, lane = np.nonzero(lanes)
         self._generation[warps[rows], lane] += 1
         for name, some in self._by_meeting(warps, lanes):
-            phases = self._meetings.setdefault(name, _BarrierPhases())
-            self._meetings.pop((name[0], name[1] - 3), None)
+            phases = self._cluster_phases.setdefault(name, _BarrierPhases())
+            self._cluster_phases.pop((name[0], name[1] - 3), None)
             if releases:
                 self._release_into(phases, *some)
 
     def cluster_wait(self, warps: Ints, lanes: Flags) -> None:
         """Record that ``barrier.cluster.wait`` by these threads has ended."""
         for name, some in self._by_meeting(warps, lanes):
-            phases = self._meetings.setdefault(name, _BarrierPhases())
+            phases = self._cluster_phases.setdefault(name, _BarrierPhases())
             self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:

@@ -76,7 +76,7 @@ class Order:
         # Per warp the latest clock that any release covers: only barriers order what came later.
         self._latest: Ints = np.full(len(clocks.now), -1, dtype=np.int64)
         self._horizons = Horizons(clocks)
-        clocks.beyond = self._told
+        clocks.beyond = self._drop_ordered
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
         """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
@@ -303,7 +303,7 @@ class Order:
             result.append((Release(None, (), sc=False, fenced=fenced), True))
         return result
 
-    def _told(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
+    def _drop_ordered(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
         """Remove the lanes of remembered accesses that happen before ``moment`` from ``left``."""
         if not self._acquired:
             return left
