@@ -156,7 +156,7 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 
 def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
-    """Return the bias with its shape broadcast to the result's, from which a vector operand dropped a dimension."""
+    """Return the bias in a shape that broadcasts to the result, which lacks an axis if a or b is a vector."""
     own: Array = bias.owner
     if len(a.shape) == len(b.shape) == 1:
         return own.reshape(())

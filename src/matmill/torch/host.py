@@ -89,7 +89,7 @@ def finished(product: Any, bias: Any, activation: str | None) -> Any:
 
 
 def along(bias: Any, a_rank: int, b_rank: int) -> Any:
-    """Return the bias with its shape broadcast to the product's, from which a vector operand dropped a dimension."""
+    """Return the bias in a shape that broadcasts to the product, which lacks an axis if a or b is a vector."""
     if a_rank == b_rank == 1:
         return bias.reshape(())
     return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias

@@ -29,7 +29,7 @@ class Cursor:
         self.tokens = tokens(text)
         self.at = 0
         self.scopes = [Scope(0)]
-        # The functions so far, as variables that their addresses refer to.
+        # Functions declared so far, each as the variable to which its address refers.
         self.code: dict[str, Variable] = {}
 
     @property

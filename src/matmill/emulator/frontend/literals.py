@@ -32,7 +32,7 @@ class TokenSource(Protocol):
 
     @property
     def code(self) -> dict[str, Variable]:
-        """The functions declared before, as variables that their addresses refer to."""
+        """Functions declared so far, each as the variable to which its address refers."""
 
 
 def immediate(token: Token, *, negative: bool = False) -> Immediate:

@@ -213,7 +213,7 @@ class Module:
     functions: dict[str, Function]
     variables: tuple[Variable, ...]
     target: str
-    # All declared functions, with or without a body, as variables that their addresses refer to.
+    # Functions declared so far, each as the variable to which its address refers.
     code: dict[str, Variable] = field(default_factory=dict)
     # Filled by the translator: one program per entry, so that later launches need not translate again.
     programs: dict[str, object] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def explain(
 ) -> Prediction:
     """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
     c = constants
-    slices = config.get("SPLIT_K", 1)  # the ladder's rungs have one
+    slices = config.get("SPLIT_K", 1)  # the ladder's rungs do not split k
     per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
     cycles = per_sm * k_tiles * _pace(problem, config, arch, resident, c)

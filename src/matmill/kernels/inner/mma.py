@@ -140,7 +140,7 @@ def _side_by_side(problem: Gemm, layouts: tuple[Layout, Layout]) -> int:
 
 
 def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
-    """Yield the warp tiles of least burden, which is a scheduler's cycles for one fragment of k of all warps."""
+    """Yield the warp tiles with the least burden: a scheduler's cycles per fragment of k, for all its warps."""
     m, n, gram = problem.m, problem.n, problem.gram
     side_by_side = _side_by_side(problem, layouts)
     e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in layouts)

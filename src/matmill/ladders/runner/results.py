@@ -71,7 +71,7 @@ class BaselineRow:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole ladder run: its request, its GPU or emulator, and the rows. ``target`` is the compiler's.
+    """A whole ladder run: its request, its GPU or emulator, and the rows. The code was compiled for ``target``.
 
     ``copy_bytes_per_s`` is the bandwidth of a copy, read and written, that fractions refer to: one timed interleaved
     with the rungs, or the one of another GPU's arch file. It is None if they refer to the data sheet.

@@ -1,4 +1,4 @@
-"""The parts of rows that runs in the emulator and on a GPU share."""
+"""Rows of a ladder's run: the code that the emulator and a GPU share."""
 
 from __future__ import annotations
 

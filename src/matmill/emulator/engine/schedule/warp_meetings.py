@@ -130,7 +130,9 @@ class WarpMeetings:
         self._commits = self._machine.products.commits
 
     def groups_closed(self) -> Iterator[tuple[Terminator, Ints]]:
-        """Yield waits for products with the whole warps there, if a group has been committed since the last call."""
+        """Yield each wait for products, with the whole warps that are at it, if a group was committed since the last
+        call.
+        """
         commits = self._machine.products.commits
         if commits == self._commits:
             return

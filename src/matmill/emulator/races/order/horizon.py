@@ -38,7 +38,7 @@ class Horizon:
         self._follow(reach)
 
     def grown(self, reach: Reach) -> Horizon:
-        """Return the horizon of a reach that includes this one; only the difference is followed."""
+        """Return the horizon of ``reach``, which includes this one's: only releases that are new are followed."""
         other = copy(self)
         for name in ("whole", "row", "table", "writes", "done"):
             setattr(other, name, getattr(self, name).copy())
