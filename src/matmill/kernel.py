@@ -155,7 +155,7 @@ class Kernel(Generic[P]):
     work_tiles: Callable[[P, Config], tuple[int, int]] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
-        """Say why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
+        """Return why this kernel cannot compute ``problem`` on ``arch``, or None if it can."""
         reason = self.why_not_config(problem, self.config, arch)
         if reason is not None:
             return reason

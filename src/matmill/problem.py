@@ -11,8 +11,8 @@ Strides = tuple[int, int]
 #: Activations that an epilogue may apply, in the order of their numbers (from 1) in
 #: ``include/matmill/dtype/activation.cuh``.
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-#: How a product is summed: as usual for the type; with every 128 of k promoted to a separate float32 sum; or with
-#: float32 elements rounded to tf32 for tensor cores.
+#: Modes of summation: as usual for the type; with every 128 of k promoted to a separate float32 sum; or with float32
+#: elements rounded to tf32 for tensor cores.
 PRECISIONS = ("default", "high", "tf32")
 
 

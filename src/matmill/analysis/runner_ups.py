@@ -27,7 +27,7 @@ BOUNDS = {
     "blocks": "blocks that wait for their loads",
     "overhead": "the launch, the first loads and the reduction",
 }
-#: Why k-steps of a configuration take longer, by the unit that takes them.
+#: Reasons why k-steps of a configuration take longer, by the unit that takes them.
 _SLOWER = {
     "multiply": "FMAs on padding",
     "shared": "more bytes through shared memory for each FMA",
@@ -37,7 +37,7 @@ _SLOWER = {
     "latency": "fewer copies in flight",
     "copies": "more vectors copied for each FMA",
 }
-#: What an instruction lacks compared with the chosen kernel's.
+#: The advantage that an instruction lacks compared with the chosen kernel's.
 _SLOWER_INSTRUCTION = {
     ("mma.sync", "wgmma"): "mma.sync does not reach the rate of Hopper's tensor cores, which wgmma reaches"
 }

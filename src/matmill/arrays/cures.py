@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-#: How to convert a value to an array, by the first part of its class's module; ``{}`` is the argument's name. Tables
-#: and labelled arrays are not converted silently: their labels would be lost.
+#: Code that converts a value to an array, by the first part of its class's module; ``{}`` is the argument's name.
+#: Tables and labelled arrays are not converted silently: their labels would be lost.
 _CURES = {
     "scipy": "{}.toarray()",
     "cupyx": "{}.toarray()",

@@ -36,7 +36,7 @@ from matmill.runtime import gpu
 
 
 class Options(NamedTuple):
-    """How a product is summed and rounded, with the defaults of :class:`~matmill.problem.Gemm`.
+    """The summation and rounding of a product, with the defaults of :class:`~matmill.problem.Gemm`.
 
     ``out_dtype`` is None if the result has the operands' type.
     """

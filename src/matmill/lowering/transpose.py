@@ -51,7 +51,7 @@ _X, _Y, _D = 0, 1, 3
 
 
 def many_small(problem: Geam) -> str | None:
-    """Say why a problem does not consist of many small packed matrices with one operand transposed, or return None.
+    """Return why a problem does not consist of many small packed matrices with one operand transposed, or None.
 
     A block takes chunks of such matrices.
     """

@@ -36,7 +36,7 @@ def _up(value: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Packed:
-    """How one matrix is stored in a buffer: at ``offset`` bytes, ``vectors`` along k of ``length`` elements.
+    """The layout of one matrix in a buffer: at ``offset`` bytes, ``vectors`` along k of ``length`` elements.
 
     ``pitch`` is the distance in elements between vectors if they follow each other (``along_k``), else from one k to
     the next.

@@ -103,7 +103,7 @@ class Cursor:
 
 
 def resolve_labels(body: list[tuple[Statement, tuple[int, ...]]]) -> tuple[Statement, ...]:
-    """Give each label a unique name (scope and name), and branches the label in their scope."""
+    """Rename each label uniquely (scope and name), and replace labels in branches by those of their scope."""
     known = {(path[-1], s.name) for s, path in body if isinstance(s, Label)}
 
     def full(name: str, path: tuple[int, ...]) -> str:

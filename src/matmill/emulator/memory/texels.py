@@ -147,7 +147,7 @@ def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> tup
         return coordinates, layer
     x, y, z = coordinates
     sizes = np.abs(coordinates)
-    # Of equal sizes x comes before y and y before z: the guide leaves this open.
+    # If sizes are equal, x comes before y and y before z: the guide leaves this open.
     axis = np.argmax(sizes, axis=0)
     major = np.choose(axis, (x, y, z))
     size = np.where(major == 0, 1, np.abs(major))

@@ -146,7 +146,7 @@ def shapes(arch: Arch, dtype: DType = F16) -> tuple[Config, ...]:
 
 
 def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Say why the pipeline cannot multiply the problem's elements on ``arch``, or None.
+    """Return why the pipeline cannot multiply the problem's elements on ``arch``, or None.
 
     float64 is limited to compute capabilities on which its tensor cores are fast. GPUs of compute capability 8.6 and
     newer have mma.sync on float64 too. Except for Hopper's, it is no faster than their FMA units.

@@ -16,7 +16,7 @@ from matmill.ladders.inner.common import (
 )
 from matmill.problem import Gemm
 
-#: How F is read, as in kernels/inner/piece.cuh.
+#: Modes of reading F, as in kernels/inner/piece.cuh.
 ALONG_K, PACKED, STRIDED = range(3)
 #: Loads of 16 bytes that a thread keeps in flight if its registers allow: 64 KiB per SM with 256 threads.
 _IN_FLIGHT = 16

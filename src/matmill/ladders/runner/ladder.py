@@ -16,7 +16,7 @@ from matmill.ladders.documents import OURS
 from matmill.ladders.runner.subject import S, Subject
 from matmill.problem import Gemm
 
-#: Where a ladder runs.
+#: The executors of a ladder.
 On = Literal["gpu", "emulator"]
 #: Takes the selected rungs, the launch constants and the executor; returns the rungs to run, and notes about them.
 Launches = Callable[[Sequence[Any], Mapping[str, int], On], tuple[Sequence[Any], tuple[str, ...]]]

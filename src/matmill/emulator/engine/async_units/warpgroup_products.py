@@ -83,7 +83,7 @@ class WarpgroupProducts:
         self._newest = np.full(count, -1, np.int64)
         self._done = np.zeros(count, np.int64)
         self._waited = np.zeros(count, np.int64)
-        #: How many times warps have committed a group.
+        #: The number of groups that warps have committed.
         self.commits = 0
         self._last: dict[int, Instruction] = {}
         self._queue: list[Issued] = []

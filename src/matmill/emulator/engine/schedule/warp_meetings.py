@@ -130,9 +130,7 @@ class WarpMeetings:
         self._commits = self._machine.products.commits
 
     def groups_closed(self) -> Iterator[tuple[Terminator, Ints]]:
-        """Yield each wait for products, with the whole warps that are at it, if a group was committed since the last
-        call.
-        """
+        """Yield each wait for products, with the whole warps at it, if a group was committed since the last call."""
         commits = self._machine.products.commits
         if commits == self._commits:
             return

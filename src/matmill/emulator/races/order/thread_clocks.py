@@ -273,7 +273,7 @@ class ThreadClocks:
         return slot, member
 
     def _open(self, clusters: Ints) -> None:
-        """Give clusters slots, without any knowledge."""
+        """Assign slots to clusters, without any knowledge."""
         missing = len(clusters) - len(self._free_slots)
         if missing > 0:
             _, slots, actors, side, _ = self._table.shape

@@ -1,4 +1,4 @@
-"""What single threads know beyond the barriers of their block, and how barriers pass it on."""
+"""Knowledge of single threads beyond the barriers of their block, and its propagation by barriers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Warp:
             self.states.clear()
 
     def meet(self) -> None:
-        """Give all lanes the knowledge of each of them."""
+        """Merge the knowledge of all lanes into each of them."""
         if self.unmet:
             _log_fences(self.log, self.unmet)
             met = {(self.log, ALL): len(self.log.entries)}
@@ -70,7 +70,7 @@ class Warp:
             self.states.clear()
 
     def meet_some(self, lanes: Iterable[int]) -> None:
-        """Give some lanes the knowledge of each of them."""
+        """Merge the knowledge of some lanes into each of them."""
         lanes = list(lanes)
         state = join(self.of(lane) for lane in lanes)
         fences = {lane: self.unmet[lane] for lane in lanes if lane in self.unmet}

@@ -70,7 +70,7 @@ class GlobalSpace:
         self._origin, self._table = low, table
 
     def _open(self, pages: Ints) -> None:
-        """Give each of ``pages`` a row of cells."""
+        """Assign a row of cells to each of ``pages``."""
         self._table[pages - self._origin] = np.arange(self._rows, self._rows + len(pages))
         self._rows += len(pages)
         if self._rows > self._room:
