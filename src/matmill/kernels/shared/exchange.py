@@ -47,7 +47,7 @@ def as_launched(problem: Gemm, config: Config) -> Gemm:
 
 
 def launched_extents(problem: Gemm, config: Configs) -> tuple[Any, Any]:
-    """Give m and n of :func:`as_launched`, for one configuration or for each of many."""
+    """Return m and n of :func:`as_launched`, for one configuration or for each of many."""
     swapped = config["EXCHANGED"]  # 0 or 1
     more = swapped * (problem.n - problem.m)
     return problem.m + more, problem.n - more
