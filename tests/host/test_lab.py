@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import matmill
-from host.test_cli_gpu import FakeGPU
 from lab import clean_clock
 from lab.contest import Rules, contest
 from lab.records import Kind, append
@@ -19,6 +18,7 @@ from matmill.bench.probe import samples
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.errors import ArgumentError
 from matmill.runtime.gpu import GPU
+from support.ladder_gpu import FakeGPU
 from support.scripts import run_script
 
 ROOT = Path(matmill.__file__).parent

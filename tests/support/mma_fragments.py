@@ -22,8 +22,8 @@ def _numbers(words: Array, kind: str) -> Array:
     bits = bits_of(kind)
     if bits < 8:
         elements = words[..., None] >> (np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)) & ((1 << bits) - 1)
-        elements = elements.astype(np.int64)
-        return np.where(elements > 7, elements - 16, elements) if kind == "s4" else elements
+        unsigned: Array = elements.astype(np.int64)
+        return np.where(unsigned > 7, unsigned - 16, unsigned) if kind == "s4" else unsigned
     if kind == "tf32":
         words = words & np.uint32(0xFFFFE000)
     elements = words[..., None].view(TYPES[kind])
