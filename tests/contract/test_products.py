@@ -96,7 +96,7 @@ class Row:
         sizes = "x".join(map(str, self.product.shape))
         return f"{self.kernel.kernel.entry} {sizes} {self.dtype.name} {self.number}"
 
-    def made(self) -> StridedProduct:
+    def fresh(self) -> StridedProduct:
         """Return the product on fresh numbers."""
         return replace(self.product, dtype=self.dtype)
 
@@ -123,7 +123,7 @@ def _rows() -> Iterator[Row]:
 
 @pytest.mark.parametrize("row", list(_rows()), ids=str)
 def test_kernels_of_any_layout_and_type(row: Row, executor: Executor) -> None:
-    product = row.made()
+    product = row.fresh()
     legal = row.legal(product.problem, product.problem)
     executor.check(product, legal[row.number * len(legal) // 3], twice=False)
 
@@ -132,7 +132,7 @@ def test_kernels_of_any_layout_and_type(row: Row, executor: Executor) -> None:
     "row", [Row(SHORT_K, product, dtype, 0) for product, dtype in pairs(SHORT, ALL.values())], ids=str
 )
 def test_a_short_k(row: Row, executor: Executor) -> None:
-    product = row.made()
+    product = row.fresh()
     problem = product.problem
     # A longer batch's work tiles have several products.
     legal = row.legal(problem, problem if problem.batch == 1 else replace(problem, batch=1000 * problem.batch))
@@ -148,7 +148,7 @@ def test_a_short_k(row: Row, executor: Executor) -> None:
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_the_warp_specialised_kernel(case: Wgmma, executor: Executor, request: pytest.FixtureRequest) -> None:
-    product = case.made()
+    product = case.product()
     # Tiles and operands decide what waits for copies, layouts and epilogues do not: some of them stand for all.
     both = case in {*SHAPED[::6], *OPERANDS[::3]} or bool(request.config.getoption("--exhaustive"))
     executor.check(product, case.kernel(product.problem), twice=both)

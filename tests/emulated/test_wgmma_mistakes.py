@@ -59,7 +59,7 @@ def _found(change: tuple[str, str, str]) -> list[Hazard]:
     file, text, instead = change
     hazards: list[Hazard] = []
     for late in (False, True):
-        trial = _CASE.made()
+        trial = _CASE.product()
         try:
             kernel = _CASE.kernel(trial.problem)
             planted = without(generate(kernel, trial.dtype), file, text, instead=instead)

@@ -24,7 +24,7 @@ def _spread(case: Case) -> Any:
 
     A tf32 has 10 bits.
     """
-    trial = case.made()
+    trial = case.product()
     rng = np.random.default_rng(7)
     for name in "AB":
         view = trial.arrays[name]
@@ -68,6 +68,6 @@ def test_every_remainder_of_k(slices: int, layout: str) -> None:
         else:
             shape, given = _SQUARE, {"a": COLUMN, "b": ROW}
         case = Case(str(k), shape, (8, 8, k), slices=slices, sms=slices, given=given)
-        trial = case.made()
+        trial = case.product()
         trial.emulated(case.kernel(trial.problem), races=False)
         assert trial.excess() <= 1, k

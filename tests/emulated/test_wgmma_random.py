@@ -77,7 +77,7 @@ def _cases(draw: st.DrawFn) -> Case:
 
 
 def _is_right(case: Case, late: bool, schedule: int) -> None:
-    trial = case.made()
+    trial = case.product()
     kernel = case.kernel(trial.problem)
     reason = kernel.why_not(trial.problem, H200)
     if reason is not None:

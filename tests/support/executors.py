@@ -1,4 +1,4 @@
-"""What runs a kernel on a problem and checks it: the emulator, or a GPU."""
+"""Executors run a kernel on a problem and check the result: the emulator, and a GPU."""
 
 from __future__ import annotations
 

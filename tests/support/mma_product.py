@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from matmill import reference
 from matmill.arch import ARCHES
 from matmill.config import Config
 from matmill.dtypes import ALL
@@ -64,9 +61,4 @@ class Product:
 
     def right(self) -> bool:
         """Tell whether every element is within its bound, and nothing was written beside D."""
-        product, d = self.product, self.product.arrays["D"]
-        inside = reference.check(
-            np.ascontiguousarray(d), product.arrays["A"], product.arrays["B"], product.arrays.get("C"),
-            alpha=product.alpha, beta=product.beta,
-        )  # fmt: skip
-        return inside.ok and product.excess() < np.inf
+        return self.product.excess() <= 1

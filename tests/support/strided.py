@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from matmill import arch as arches
@@ -57,14 +61,12 @@ class Layout:
 
     def view(self, batch: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
         """Return a view [batch, rows, columns] of a buffer whose bits are all ones: NaN in every float type."""
-        outer, inner = (columns, rows) if self.transposed else (rows, columns)
-        pitch, count = inner * self.step + self.pad, 1 if self.shared else batch
-        buffer = np.empty(self.start + count * outer * pitch + self.step, dtype)
+        matrix, row, column = self.strides(rows, columns)
+        count = rows * row if not self.transposed else columns * column
+        buffer = np.empty(self.start + count + (batch - 1) * matrix + self.step, dtype)
         buffer.view(f"i{dtype.itemsize}")[...] = -1
-        flat = buffer[self.start : self.start + count * outer * pitch]
-        view = flat.reshape(count, outer, pitch)[:, :, : inner * self.step : self.step]
-        view = view.swapaxes(1, 2) if self.transposed else view
-        return np.broadcast_to(view, (batch, rows, columns)) if self.shared else view
+        strides = tuple(elements * dtype.itemsize for elements in (matrix, row, column))
+        return as_strided(buffer[self.start :], (batch, rows, columns), strides)
 
     def strides(self, rows: int, columns: int) -> tuple[int, int, int]:
         """Count the elements between neighbours in the batch, in a column and in a row, of empty matrices too."""
@@ -73,14 +75,15 @@ class Layout:
         row, column = (self.step, pitch) if self.transposed else (pitch, self.step)
         return 0 if self.shared else outer * pitch, row, column
 
-    def align(self, view: Array) -> int:
-        """Count the bytes to which the start of every run is aligned, at most 16."""
-        size = view.itemsize
-        steps = [s for n, s in zip(view.shape[1:], view.strides[1:], strict=True) if n > 1 and s != size]
-        bits = ALIGN | self.start * size | (view.strides[0] if view.shape[0] > 1 else 0)
-        for step in steps:
-            bits |= step
-        return bits & -bits
+    def align(self, batch: int, rows: int, columns: int, size: int) -> int:
+        """Count the bytes to which the start of every run is aligned, at most 16, of elements of ``size`` bytes."""
+        matrix, *apart = self.strides(rows, columns)
+        steps = [step for extent, step in zip((rows, columns), apart, strict=True) if extent > 1 and step != 1]
+        return gcd(self.start_align(batch, matrix, size), *(step * size for step in steps))
+
+    def start_align(self, batch: int, matrix: int, size: int) -> int:
+        """Count the bytes to which the start of every matrix is aligned, at most 16: they are ``matrix`` apart."""
+        return gcd(ALIGN, self.start * size, matrix * size if batch > 1 else 0)
 
 
 ROW, COLUMN = Layout(), Layout(transposed=True)
@@ -100,26 +103,29 @@ def start_of(view: Array) -> int:
     return int(first - buffer)
 
 
-class Strided(Generic[P]):
-    """A problem, its matrices by name in :attr:`arrays`, and kernels that compute it; D is the result.
+class Strided(ABC, Generic[P]):
+    """A problem, its matrices, and kernels that compute it; D is the result.
 
     Matrices that share a buffer are one to a kernel: B of a Gram matrix is A, and C or Y may be D.
     """
 
     problem: P
-    arrays: dict[str, Array]
     alpha: float
     beta: float
     #: What D's buffer holds before a launch.
     before: Array
 
-    def keep_before(self) -> None:
-        """Keep what D's buffer holds: each run begins with it."""
-        self.before = buffer_of(self.arrays["D"]).copy()
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The matrices by name, drawn when a test first needs them."""
+        arrays = self._matrices()
+        self.before = buffer_of(arrays["D"]).copy()
+        return arrays
 
     def restore(self) -> None:
         """Give D's buffer what it held before the first run."""
-        buffer_of(self.arrays["D"])[...] = self.before
+        buffer = buffer_of(self.arrays["D"])
+        buffer[...] = self.before
 
     def emulated(
         self,
@@ -192,7 +198,7 @@ class Strided(Generic[P]):
         around = []
         for buffer in (buffer_of(d), self.before):
             bits = buffer.view(f"i{d.itemsize}").copy()
-            inside = np.lib.stride_tricks.as_strided(bits[start_of(d) // d.itemsize :], d.shape, d.strides)
+            inside = as_strided(bits[start_of(d) // d.itemsize :], d.shape, d.strides)
             inside[...] = 0
             around.append(bits.tobytes())
         return around[0] == around[1]
@@ -228,12 +234,17 @@ class Strided(Generic[P]):
         d = buffer_of(self.arrays["D"])
         return all(buffer_of(view) is not d for name, view in self.arrays.items() if name != "D")
 
+    @abstractmethod
     def excess(self, kernel: Kernel[P] | None = None) -> float:
         """Return the largest error over its limit; infinite where a value is missing or something else was written.
 
         ``kernel`` is the one that ran, where its sums have a limit of their own.
         """
-        raise NotImplementedError
 
+    @abstractmethod
+    def _matrices(self) -> dict[str, Array]:
+        """Draw the matrices; their names are keys."""
+
+    @abstractmethod
     def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:
-        raise NotImplementedError
+        """Return what a launch of the problem takes."""

@@ -15,7 +15,7 @@ from matmill.dtypes import ALL, F32, F64, DType
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import Epilogue, Gemm
-from support.strided import ALIGN, ROW, Array, Layout, Strided, start_of
+from support.strided import ALIGN, ROW, Array, Layout, Strided
 
 #: What activations are, in float64.
 ACTIVATED: dict[str | None, Callable[[Array], Array]] = {
@@ -55,60 +55,59 @@ class StridedProduct(Strided[Gemm]):
     in_place: bool = False
 
     def __post_init__(self) -> None:
+        if self.c is None and not self.in_place:
+            self.beta = 0.0
+        m, n, k = self.shape
+        result = self.out_dtype or self.dtype
+        strides: dict[str, Any] = {}
+        aligns, starts, firsts = {}, {}, []
+        for name, layout, sizes, dtype in (
+            ("a", self.a, (m, k), self.dtype),
+            ("b", self.b, (k, n), self.dtype),
+            ("c", self.d if self.in_place else self.c, (m, n), result),
+            ("d", self.d, (m, n), result),
+        ):
+            if layout is None or (name == "b" and self.gram):
+                continue
+            matrix, *apart = layout.strides(*sizes)
+            strides |= {f"{name}_strides": tuple(apart), f"{name}_batch": matrix}
+            if name != "c":
+                aligns[name] = layout.align(self.batch, *sizes, dtype.itemsize)
+                starts[name] = layout.start_align(self.batch, matrix, dtype.itemsize)
+                firsts.append(layout.start * dtype.itemsize)
+        self.problem = Gemm(
+            m, n, k, dtype=self.dtype, batch=self.batch, **strides,
+            a_align=aligns["a"], b_align=aligns["a" if self.gram else "b"], d_align=aligns["d"],
+            has_c=self.beta != 0, gram=self.gram, epilogue=Epilogue(self.bias, self.bias_step, self.activation),
+            out_dtype=self.out_dtype, precision=self.precision, base_align=gcd(ALIGN, *firsts),
+            a_start_align=starts["a"], b_start_align=starts["a" if self.gram else "b"],
+        )  # fmt: skip
+
+    def _matrices(self) -> dict[str, Array]:
         m, n, k = self.shape
         rng = np.random.default_rng([*self.shape, self.batch, self.seed])
         result = self.out_dtype or self.dtype
-        self.arrays = {"A": self._drawn(rng, self.a, (m, k), self.dtype)}
-        self.arrays["B"] = (
-            self.arrays["A"].swapaxes(1, 2) if self.gram else self._drawn(rng, self.b, (k, n), self.dtype)
-        )
-        self.arrays["D"] = self.d.view(self.batch, m, n, result.numpy)
+        arrays = {"A": self._drawn(rng, self.a, (m, k), self.dtype)}
+        arrays["B"] = arrays["A"].swapaxes(1, 2) if self.gram else self._drawn(rng, self.b, (k, n), self.dtype)
+        arrays["D"] = self.d.view(self.batch, m, n, result.numpy)
         if self.in_place:
-            self.arrays["C"] = self.arrays["D"]
+            arrays["C"] = arrays["D"]
             if self.beta:
-                self.arrays["C"][...] = rng.uniform(-1, 1, self.arrays["D"].shape)
+                arrays["C"][...] = rng.uniform(-1, 1, arrays["D"].shape)
         elif self.c is not None:
-            self.arrays["C"] = self._drawn(rng, self.c, (m, n), result)
-        else:
-            self.beta = 0.0
+            arrays["C"] = self._drawn(rng, self.c, (m, n), result)
         if self.bias:
             count = n if self.bias == "row" else m
             whole = np.full(count * self.bias_step, np.nan, np.float32).astype(self.dtype.numpy)
-            self.arrays["bias"] = whole[:: self.bias_step]
-            self.arrays["bias"][:] = rng.uniform(-1, 1, count)
-        self.keep_before()
-        strides: dict[str, Any] = {}
-        c = self.d if self.in_place else self.c
-        for name, layout, sizes in (
-            ("a", self.a, (m, k)),
-            ("b", self.b, (k, n)),
-            ("c", c, (m, n)),
-            ("d", self.d, (m, n)),
-        ):
-            if layout is not None and not (name == "b" and self.gram):
-                batch, *apart = layout.strides(*sizes)
-                strides |= {f"{name}_strides": tuple(apart), f"{name}_batch": batch}
-        starts = {name: gcd(ALIGN, start_of(self.arrays[name])) for name in "ABD"}
-        if self.batch > 1:
-            each = {name: gcd(start, self.arrays[name].strides[0]) for name, start in starts.items()}
-        else:
-            each = starts
-        self.problem = Gemm(
-            m, n, k, dtype=self.dtype, batch=self.batch, **strides,
-            a_align=self.a.align(self.arrays["A"]),
-            b_align=(self.a if self.gram else self.b).align(self.arrays["B"]),
-            d_align=self.d.align(self.arrays["D"]), has_c=self.beta != 0, gram=self.gram,
-            epilogue=Epilogue(self.bias, self.bias_step, self.activation),
-            out_dtype=self.out_dtype, precision=self.precision,
-            base_align=min(starts.values()), a_start_align=each["A"], b_start_align=each["B"],
-        )  # fmt: skip
+            arrays["bias"] = whole[:: self.bias_step]
+            arrays["bias"][:] = rng.uniform(-1, 1, count)
+        return arrays
 
     def _drawn(self, rng: np.random.Generator, layout: Layout, shape: tuple[int, int], dtype: DType) -> Array:
         """Return random numbers in a buffer of NaN."""
         view = layout.view(self.batch, *shape, dtype.numpy)
-        one = view[:1] if layout.shared else view
-        one.flags.writeable = True
-        one[...] = rng.uniform(-1, 1, one.shape)
+        first = view[:1] if layout.shared else view
+        first[...] = rng.uniform(-1, 1, first.shape)
         return view
 
     def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:

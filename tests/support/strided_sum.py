@@ -13,7 +13,7 @@ from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import Geam, View
-from support.strided import ALIGN, H200, Array, Layout, Strided, buffer_of, start_of
+from support.strided import ALIGN, H200, Array, Layout, Strided, buffer_of
 
 #: X, Y and D.
 Layouts = tuple[Layout, Layout | None, Layout]
@@ -34,22 +34,18 @@ class StridedSum(Strided[Geam]):
         *,
         in_place: bool = False,
     ) -> None:
-        rng = np.random.default_rng([*shape, dtype.itemsize])
         x, y, d = layouts
+        self.shape, self.dtype, self.layouts, self.in_place = shape, dtype, layouts, in_place
         self.alpha, self.beta = scalars
-        self.arrays = {"D": _drawn(rng, d, shape, dtype), "X": _drawn(rng, x, shape, dtype)}
-        if y is not None:
-            self.arrays["Y"] = self.d if in_place else _drawn(rng, y, shape, dtype)
-        self.keep_before()
         batch, m, n = shape
         plain = y is None and self.alpha == 1
         self.problem = Geam(
             m,
             n,
             BITS[dtype.itemsize] if plain else dtype,
-            self._view("X", x),
-            self._view("Y", d if in_place else y) if y is not None else None,
-            self._view("D", d),
+            self._view(x),
+            self._view(d if in_place else y) if y is not None else None,
+            self._view(d),
             batch,
             plain,
         )
@@ -70,16 +66,28 @@ class StridedSum(Strided[Geam]):
         """The result, [batch, m, n]."""
         return self.arrays["D"]
 
-    def _view(self, name: str, layout: Layout) -> View:
+    def _view(self, layout: Layout) -> View:
         """Describe a matrix as a problem does; buffers start on 16 bytes."""
-        own, d = self.arrays[name], self.d
-        size = own.itemsize
-        batch, row, column = (stride // size for stride in own.strides)
+        size, d = self.dtype.itemsize, self.layouts[2]
+        (batch, row, column), (d_batch, d_row, _) = (one.strides(*self.shape[1:]) for one in (layout, d))
         pitch = column if layout.transposed else row
         align = gcd(ALIGN, layout.start * size, pitch * size, batch * size)
-        apart = [start_of(own) - start_of(d)]
-        apart += [one - other for one, other in zip(own.strides[:2], d.strides[:2], strict=True)]
-        return View((row, column), batch, align, gcd(ALIGN, *apart))
+        apart = (layout.start - d.start, batch - d_batch, row - d_row)
+        return View((row, column), batch, align, gcd(ALIGN, *(elements * size for elements in apart)))
+
+    def _matrices(self) -> dict[str, Array]:
+        rng = np.random.default_rng([*self.shape, self.dtype.itemsize])
+        x, y, d = self.layouts
+        arrays = {"D": self._drawn(rng, d), "X": self._drawn(rng, x)}
+        if y is not None:
+            arrays["Y"] = arrays["D"] if self.in_place else self._drawn(rng, y)
+        return arrays
+
+    def _drawn(self, rng: np.random.Generator, layout: Layout) -> Array:
+        """Return small integers in a buffer whose other bits are ones."""
+        view = layout.view(*self.shape, self.dtype.numpy)
+        view[...] = rng.integers(-60, 60, self.shape)
+        return view
 
     def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:
         y = pointers.get("Y", Pointer("Y", 0))
@@ -120,9 +128,3 @@ def check(trial: StridedSum) -> Report:
     assert not report.hazards
     assert trial.excess() == 0
     return report
-
-
-def _drawn(rng: np.random.Generator, layout: Layout, shape: tuple[int, int, int], dtype: DType) -> Array:
-    view = layout.view(*shape, dtype.numpy)
-    view[...] = rng.integers(-60, 60, shape)
-    return view

@@ -15,7 +15,7 @@ from matmill.emulator import Report
 from matmill.jit.source import Source, generate
 from matmill.kernel import Kernel
 from matmill.problem import Gemm
-from support.strided import H200, ROW, Array, Layout
+from support.strided import H200, ROW, Layout
 from support.strided_product import StridedProduct
 
 
@@ -80,14 +80,9 @@ class Trial:
         kernel = subject if isinstance(subject, Kernel) else subject.kernel_for(self.problem, arch)
         config = kernel.config if config is None else config
         self.kernel: Kernel[Gemm] = kernel.with_config(config.replace(**constants))
-        self.a, self.b, self.d = (self.product.arrays[name][0] for name in "ABD")
-
-    @property
-    def c(self) -> Array:
-        """C, or D where there is none."""
-        (c,) = self.product.arrays.get("C", self.product.arrays["D"])
-        result: Array = c
-        return result
+        arrays = self.product.arrays
+        #: C is D where a product has none.
+        self.a, self.b, self.c, self.d = (arrays.get(name, arrays["D"])[0] for name in "ABCD")
 
     def source(self, entry: str = "") -> Source:
         """Return the kernel's source for this problem, or that of the launch whose entry point is ``entry``."""

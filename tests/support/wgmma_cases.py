@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import product as pairs
 
 from matmill.config import Config
 from matmill.dtypes import ALL, F32
@@ -41,7 +41,7 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    def made(self) -> StridedProduct:
+    def product(self) -> StridedProduct:
         """Return the product on fresh numbers."""
         return StridedProduct(self.sizes, **self.given)  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ LAYOUTS = tuple(
         shape, sizes, swap=swap, sms=1, given={"a": a, "b": b, "d": d, "dtype": F16},
     )
     for shape, sizes, swap in ((SQUARE, (136, 72, 72), False), (SMALL, (72, 56, 136), True))
-    for a, b, d in product((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN))
+    for a, b, d in pairs((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN))
 )  # fmt: skip
 #: Epilogues, each way that D is stored.
 EPILOGUES = (
