@@ -36,6 +36,24 @@ SHAPES = [
     ((2, 3), (3, 128)),
     ((2, 1, 9, 17), (1, 3, 17, 21)),
 ]
+#: Larger ones, of several waves of blocks, repacked matrices and slices of k: a GPU alone is quick enough for them.
+LARGE = [
+    ((2048, 1024), (1024, 1536)),
+    ((1023, 1025), (1025, 511)),
+    ((2047, 1025), (1025, 1999)),
+    ((5, 511, 777), (5, 777, 333)),
+    ((511, 777), (5, 777, 333)),
+    ((3, 5000), (5000, 1000)),
+    ((16, 4096), (4096, 4096)),
+    ((200, 100_001), (100_001, 200)),
+    ((513, 1), (1, 511)),
+    ((4000,), (4000, 300)),
+    ((300, 4000), (4000,)),
+    ((3, 1, 133, 44), (1, 5, 44, 155)),
+    ((3, 200_000), (200_000, 5)),
+    ((4, 3, 9000), (4, 9000, 2)),
+    ((70_001,), (70_001,)),
+]
 FACTORS = [(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]
 FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
@@ -46,8 +64,10 @@ def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 
 @pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize(("left", "right"), SHAPES)
+@pytest.mark.parametrize(("left", "right"), [*SHAPES, *LARGE])
 def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str, on: Executor) -> None:
+    if on == "emulator" and (left, right) in LARGE:
+        pytest.skip("slow to emulate")
     a, b = random(0, *left, dtype=dtype), random(1, *right, dtype=dtype)
     verdict = check(matmill.matmul(a, b, executor=on), a, b)
     assert verdict.ok, verdict
@@ -85,9 +105,12 @@ def test_what_is_not_read_and_what_is_not_finite(dtype: str, on: Executor) -> No
     a[3, 7], a[129, 9], b[15, 3] = np.nan, np.inf, -np.inf
     assert check(matmill.matmul(a, b, c=np.full_like(c, np.nan), beta=0, executor=on), a, b).ok
     assert (matmill.matmul(a, b, c=c, alpha=0, beta=2, executor=on) == c + c).all()
-    e, f = random(0, 3, 400, dtype=dtype), random(1, 400, 4, dtype=dtype)
-    e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
-    assert check(matmill.inner(e, f, executor=on), e, f).ok
+    for k in (400, 300_001)[: 1 + (on == "gpu")]:
+        e, f = random(0, 3, k, dtype=dtype), random(1, k, 4, dtype=dtype)
+        e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
+        assert check(matmill.inner(e, f, executor=on), e, f).ok
+        e[:, :] = np.inf
+        assert not np.isfinite(matmill.inner(e, e.T, executor=on).astype(np.float64)).any()
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -114,12 +137,16 @@ def test_no_terms_and_no_results(dtype: str, on: Executor) -> None:
     assert matmill.matmul(b, random(3, 5, 4, dtype=dtype), executor=on).shape == (0, 4)
 
 
+@pytest.mark.parametrize("k", [501, 7, 65_537, 300_001])
 @pytest.mark.parametrize("dtype", ALL)
-def test_inner_of_any_layout(dtype: str, on: Executor) -> None:
+def test_inner_of_any_layout(dtype: str, k: int, on: Executor) -> None:
+    if on == "emulator" and k > 501:
+        pytest.skip("slow to emulate")
     for e, f in (
-        (random(0, 3, 501, dtype=dtype), random(1, 501, 5, dtype=dtype)),
-        (random(0, 501, 7, dtype=dtype).T, random(1, 2, 501, dtype=dtype).T),
-        (random(0, 9, 1002, dtype=dtype)[::-1, ::-2], random(1, 501, 34, dtype=dtype)[:, ::2]),
+        (random(0, 3, k, dtype=dtype), random(1, k, 5, dtype=dtype)),
+        (random(0, k, 7, dtype=dtype).T, random(1, 2, k, dtype=dtype).T),
+        (random(0, 9, 2 * k, dtype=dtype)[::-1, ::-2], random(1, k, 34, dtype=dtype)[:, ::2]),
+        (random(0, 5, k + 3, dtype=dtype)[:, 3:], random(1, k, 2, dtype=dtype)[::-1]),
         (random(0, 1, 1, dtype=dtype), random(1, 1, 128, dtype=dtype)),
     ):
         c = random(2, e.shape[0], f.shape[1], dtype=dtype)
@@ -127,8 +154,13 @@ def test_inner_of_any_layout(dtype: str, on: Executor) -> None:
 
 
 @pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize(("m", "k"), [(130, 40), (133, 1100), (5, 333)])
+@pytest.mark.parametrize(
+    ("m", "k"),
+    [(130, 40), (133, 1100), (5, 333), (17, 600), (100, 200), (3, 65_537), (128, 65_537), (130, 100_000), (1000, 1001)],
+)
 def test_gram_matrices_are_symmetric_to_the_bit(m: int, k: int, dtype: str, on: Executor) -> None:
+    if on == "emulator" and m * k > 150_000:
+        pytest.skip("slow to emulate")
     for a in (random(0, m, k, dtype=dtype), random(0, 2 * k, m, dtype=dtype)[::-2].T):
         gram = matmill.matmul(a, a.T, executor=on)
         assert check(gram, a, a.T).ok
@@ -137,9 +169,12 @@ def test_gram_matrices_are_symmetric_to_the_bit(m: int, k: int, dtype: str, on: 
 
 @pytest.mark.parametrize("dtype", ALL)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_epilogues(dtype: str, activation: str | None, on: Executor) -> None:
-    kind, m, n = ALL[dtype].numpy, 70, 45
-    a, b, c = random(0, m, 64).astype(kind), random(1, 64, n).astype(kind), random(4, m, n)
+@pytest.mark.parametrize("left", [(70, 64), (3, 257, 64), (5, 9000)], ids=str)
+def test_epilogues(dtype: str, activation: str | None, left: tuple[int, ...], on: Executor) -> None:
+    if on == "emulator" and left != (70, 64):
+        pytest.skip("slow to emulate")
+    kind, m, n = ALL[dtype].numpy, left[-2], 3 if left == (5, 9000) else 45
+    a, b, c = random(0, *left).astype(kind), random(1, left[-1], n).astype(kind), random(4, *left[:-1], n)
     for bias in (random(2, 2 * n).astype(kind)[::-2], random(3, m, 1).astype(kind)):
         for out_dtype in {dtype, "float32" if ALL[dtype].wider else dtype}:
             added = c.astype(ALL[out_dtype].numpy)

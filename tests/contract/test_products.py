@@ -11,16 +11,20 @@ from dataclasses import dataclass, replace
 from itertools import product as pairs
 
 import pytest
+from hypothesis import HealthCheck, assume, given
+from hypothesis import strategies as st
 
 from matmill.config import Config
 from matmill.dtypes import ALL, DType
 from matmill.kernel import Kernel, Production
 from matmill.kernels.gemm import PRODUCTION as GEMM
 from matmill.kernels.hgemm import PRODUCTION as HGEMM
+from matmill.kernels.hgemm.tiles import double_tile
 from matmill.kernels.inner import PRODUCTION as INNER
 from matmill.kernels.short_k import PRODUCTION as SHORT_K
 from matmill.kernels.thin import PRODUCTION as THIN
 from matmill.problem import Gemm
+from support.examples import examples
 from support.executors import Executor
 from support.mma_product import SMALL, mma_tiles, on_tiles
 from support.strided import COLUMN, H200, ROW, Layout
@@ -54,6 +58,8 @@ SHORT = (
     StridedProduct((64, 72, 16), batch=2, a=SHARED, bias="row", activation="relu"),
     StridedProduct((70, 20, 36), bias="column", activation="gelu", c=ROW, alpha=0.5),
 )
+#: Those that are watched for races: batches, one with a shared B, a tall product and a wide one.
+WATCHED = {1, 5, 8, 12}
 #: Few rows or columns and a long k.
 FEW = (
     StridedProduct((3, 140, 264), b=COLUMN),
@@ -63,12 +69,17 @@ FEW = (
     StridedProduct((61, 16, 300), batch=2),
     StridedProduct((3, 50, 300), b=COLUMN, bias="row", activation="relu"),
     StridedProduct((37, 2, 150), a=ODD, b=STRIDED, d=Layout(pad=1)),
+    StridedProduct((3, 140, 264), a=COLUMN, b=COLUMN),
+    StridedProduct((70, 9, 264), a=COLUMN, c=COLUMN, alpha=-1.5),
 )
 #: Few outputs and a long k.
 LONG = (
     StridedProduct((3, 5, 900), b=COLUMN),
     StridedProduct((5, 4, 1001), a=COLUMN, c=ROW, alpha=-1.5),
     StridedProduct((24, 9, 1500), batch=2),
+    StridedProduct((33, 65, 200)),
+    StridedProduct((100, 100, 200), gram=True),
+    StridedProduct((17, 17, 600), gram=True, a=COLUMN),
     StridedProduct((6, 7, 333), a=Layout(pad=3), b=Layout(transposed=True, pad=1), bias="column"),
 )
 #: Any size, for the tiles of the FMA units and of mma.sync.
@@ -80,6 +91,20 @@ ANY = (
     StridedProduct((40, 33, 70), a=SHARED, batch=2, d=COLUMN),
     StridedProduct((33, 40, 70), bias="row", activation="silu", c=ROW),
     StridedProduct((1, 1, 1)),
+)
+
+#: Tiles of mma.sync that are quick to emulate, of several warps, stages and steps.
+TILES = {F16: SMALL, BF16: SMALL, F64: double_tile(32, 32, 16, 2, 2, stages=3)}
+#: Of each kernel the most rows and columns, and the least and most terms, of random products.
+SIDES = {
+    "thin": (4, 90, (128, 300)),
+    "inner": (24, 24, (1, 700)),
+    "short_k": (70, 70, (1, 40)),
+    "gemm": (80, 80, (1, 140)),
+    "hgemm": (80, 80, (1, 140)),
+}
+LAYOUTS = st.builds(
+    Layout, st.booleans(), st.sampled_from([0, 0, 1, 2, 8]), st.sampled_from([1, 1, 3]), st.sampled_from([0, 0, 1, 4])
 )
 
 
@@ -139,11 +164,12 @@ def test_a_short_k(row: Row, executor: Executor) -> None:
     every = legal[:: max(1, len(legal) // 2)]
     every += [kernel for kernel in legal if kernel.config["STAGES"] == 2 and kernel not in every][:1]
     # Float16 is copied, multiplied and stored as bfloat16 is: it has one of the configurations.
-    index = SHORT.index(row.product) % len(every)
-    for number, kernel in enumerate(every[index : index + 1] if row.dtype is F16 else every):
+    index = SHORT.index(row.product)
+    first, watched = index % len(every), index in WATCHED and row.dtype in {BF16, F32}
+    for number, kernel in enumerate(every[first : first + 1] if row.dtype is F16 else every):
         # Few blocks have several work tiles each, and use their stages again.
-        few = kernel.with_config(kernel.config.launched(BLOCKS=3)) if number % 2 else kernel
-        executor.check(product, few, races=False, twice=False)
+        few = kernel.with_config(kernel.config.launched(BLOCKS=3)) if number % 2 or watched else kernel
+        executor.check(product, few, races=watched, twice=watched)
 
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
@@ -164,7 +190,36 @@ def test_every_tile_of_mma_sync(config: Config, executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("pads", "parts"), [("", 3), ("A", 1), ("B", 2), ("AB", 1), ("AB", 3)])
+def test_a_short_k_in_float32(dtype: DType, executor: Executor) -> None:
+    product = StridedProduct((30, 20, 40), dtype=dtype, out_dtype=F32, batch=9, c=ROW)
+    legal = Row(SHORT_K, product, dtype, 0).legal(product.problem, replace(product.problem, batch=9000))
+    for kernel in legal[:: max(1, len(legal) // 3)]:
+        executor.check(product, kernel, races=False, twice=False)
+
+
+@pytest.mark.parametrize(("warps", "slices"), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 40)])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_few_columns_and_every_division_of_k(warps: int, slices: int, executor: Executor, *, exchanged: bool) -> None:
+    product = StridedProduct((2, 130, 700) if exchanged else (130, 2, 700), b=COLUMN, c=ROW, dtype=F32)
+    kernel = next(one for one in Row(THIN, product, F32, 0).legal(product.problem, product.problem)
+                  if one.config["WARPS_K"] == warps)  # fmt: skip
+    executor.check(product, kernel.with_config(kernel.config.launched(SPLIT_K=slices)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pads", "parts"),
+    [
+        *pairs([F16, BF16], ["A", "AB"], [1]),
+        *pairs([F16, BF16], ["B"], [2]),
+        *pairs([F16, BF16], ["", "AB"], [3]),
+        # Slices without terms add nothing.
+        *pairs([F16, F64], [""], [7]),
+        # Few outputs have several threads each that add slices.
+        *pairs([F16, F64], [""], [18]),
+        *pairs([F64], [""], [2, 3]),
+    ],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
 def test_repacked_operands_and_slices_of_k(pads: str, parts: int, dtype: DType, executor: Executor) -> None:
     product = StridedProduct(
         (37, 41, 267),
@@ -176,4 +231,35 @@ def test_repacked_operands_and_slices_of_k(pads: str, parts: int, dtype: DType, 
         batch=2,
         alpha=-1.5,
     )
-    executor.check(product, on_tiles(product, SMALL, parts=parts, pads=pads))
+    executor.check(product, on_tiles(product, TILES[dtype], parts=parts, pads=pads))
+
+
+@st.composite
+def _any_products(draw: st.DrawFn) -> tuple[StridedProduct, Kernel[Gemm]]:
+    """Draw a kernel, a product of sizes that it is for, and one of its legal configurations."""
+    kernel = draw(st.sampled_from([THIN, INNER, SHORT_K, GEMM, HGEMM, HGEMM]))
+    rows, columns, terms = SIDES[kernel.kernel.entry]
+    shape = draw(st.tuples(st.integers(1, rows), st.integers(1, columns), st.integers(*terms)))
+    if draw(st.booleans()):
+        shape = (shape[1], shape[0], shape[2])
+    dtype = draw(st.sampled_from({GEMM: (F32, F64), HGEMM: (BF16, F16, F64)}.get(kernel, tuple(ALL.values()))))
+    a, b, d = (draw(LAYOUTS) for _ in "ABD")
+    product = StridedProduct(
+        shape, a, b, d, c=draw(st.none() | LAYOUTS), dtype=dtype, batch=draw(st.integers(1, 2)),
+        alpha=draw(st.sampled_from([1.0, -2.0])),
+    )  # fmt: skip
+    number = draw(st.integers(0, 999))
+    if kernel is HGEMM:
+        pads = "" if dtype is F64 else ("", "A", "B", "AB")[number % 4]
+        return product, on_tiles(product, TILES[dtype], parts=1 + number % 3, pads=pads)
+    configs = (kernel.kernel.with_config(config) for config in kernel.space(product.problem, H200))
+    legal = [one for one in configs if one.why_not(product.problem, H200) is None]
+    assume(legal)
+    # The first tile of gemm is the largest, and slow to emulate.
+    return product, legal[max(number % len(legal), min(len(legal) - 1, len(legal) // 3 * (kernel is GEMM)))]
+
+
+@examples(16, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(_any_products())
+def test_any_product(executor: Executor, drawn: tuple[StridedProduct, Kernel[Gemm]]) -> None:
+    executor.check(*drawn, twice=False)

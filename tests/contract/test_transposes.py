@@ -6,14 +6,18 @@ Whatever the layout, type, pitch and start, every bit is that of the sum, nothin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import HealthCheck, assume, given
+from hypothesis import strategies as st
 
 from matmill.dtypes import ELEMENTWISE, DType
-from matmill.kernel import Production
+from matmill.kernel import Kernel, Production
 from matmill.problem import Geam
 from matmill.registry import TRANSPOSE_ADD_KERNELS
+from support.chunked import in_blocks
+from support.examples import examples
 from support.executors import Executor
 from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_sum import StridedSum
@@ -50,6 +54,8 @@ ANY = (
     Sum((2, 100, 137), x=Layout(transposed=True, pad=3, start=5), y=Layout(start=1), d=Layout(pad=1)),
     Sum((1, 67, 45), x=ROW, y=COLUMN, d=Layout(start=1)),
     Sum((1, 40, 30), x=Layout(transposed=True, step=2), y=Layout(step=3)),
+    # Columns start on 16 bytes, rows anywhere: words of D are of two words of X.
+    Sum((1, 64, 67)),
 )
 #: One side below 64, tall and wide.
 LONG = (
@@ -75,7 +81,7 @@ MANY = (
 
 @dataclass(frozen=True)
 class Row:
-    """A sum of a type, a number among the kernel's configurations, and blocks that process several chunks each."""
+    """A sum of a type, and a number among the kernel's configurations."""
 
     kernel: Production[Geam]
     sum: Sum
@@ -98,8 +104,61 @@ def _rows() -> Iterator[Row]:
 def test_sums_of_any_layout_and_type(row: Row, executor: Executor) -> None:
     one = row.sum
     result = StridedSum(one.shape, row.dtype, (one.x, one.y, one.d), one.scalars, in_place=one.in_place)
-    configs = row.kernel.space(result.problem, H200)
+    executor.check(result, _kernel(row.kernel, result, row.number), twice=row.number == 1)
+
+
+@pytest.mark.parametrize("sum_", [*LONG[:2], LONG[5], LONG[8], *MANY[:2]], ids=str)
+@pytest.mark.parametrize(("blocks", "ahead"), [(1, 1), (3, 1), (1, 2)])
+def test_few_blocks_process_several_chunks(sum_: Sum, blocks: int, ahead: int, executor: Executor) -> None:
+    result = StridedSum(sum_.shape, ELEMENTWISE["float32"], (sum_.x, sum_.y, sum_.d), sum_.scalars)
+    kernel = _kernel(SMALL if sum_ in MANY else SLIM, result, 0)
+    if ahead == 2 and (kernel.entry == "transpose_small" or kernel.config["Y_WIDTH"] < 4):
+        pytest.skip("one chunk ahead is all that this kernel takes")
+    executor.check(result, in_blocks(kernel, result.problem, blocks, ahead))
+
+
+def _kernel(production: Production[Geam], result: StridedSum, number: int) -> Kernel[Geam]:
+    """Return a configuration of a kernel: of three numbers each is of another third of them."""
+    configs = production.space(result.problem, H200)
     assert configs
-    executor.check(
-        result, row.kernel.kernel.with_config(configs[row.number * len(configs) // 3]), twice=row.number == 1
-    )
+    return production.kernel.with_config(configs[number * len(configs) // 3])
+
+
+@st.composite
+def _any_sums(draw: st.DrawFn) -> tuple[StridedSum, Kernel[Geam]]:
+    """Draw a sum of a shape that a kernel is for, with rows and starts anywhere, and one of its configurations."""
+    production = draw(st.sampled_from([TILES, TILES, SLIM, SMALL]))
+    start, pad = st.sampled_from([0, 0, 1, 3, 8]), st.sampled_from([0, 0, 1, 2, 7, 16])
+    step = st.sampled_from([1, 1, 1, 2]) if production is TILES else st.just(1)
+    x, y, d = (Layout(pad=draw(pad), step=draw(step), start=draw(start)) for _ in "XYD")
+    if production is TILES:
+        shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 150), st.integers(1, 150)))
+        x, y = (replace(one, transposed=draw(st.booleans())) for one in (x, y))
+    elif production is SLIM:
+        short = draw(st.integers(2, 40))
+        long, wide = draw(st.integers(16 * short, 3000)), draw(st.booleans())
+        shape = (1, short, long) if wide else (1, long, short)
+        x = replace(x, transposed=True, pad=0 if wide else x.pad)
+        y, d = (replace(one, pad=one.pad if wide else 0) for one in (y, d))
+    else:
+        shape = draw(st.tuples(st.integers(2, 300), st.integers(2, 20), st.integers(2, 20)))
+        x, y, d = (Layout(transposed=transposed, start=d.start) for transposed in (True, False, False))
+    summed, in_place = draw(st.sampled_from([(False, False), (True, False), (True, False), (True, True)]))
+    if summed and not in_place and production is not TILES and draw(st.booleans()):
+        x, y = y, x
+    scalars = draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0]))
+    dtype = draw(st.sampled_from(list(ELEMENTWISE.values())))
+    result = StridedSum(shape, dtype, (x, y if summed else None, d), scalars, in_place=in_place)
+    configs = production.space(result.problem, H200)
+    assume(configs)
+    kernel = production.kernel.with_config(draw(st.sampled_from(configs)))
+    if production is TILES:
+        return result, kernel.with_config(kernel.config.replace(FAR=draw(st.sampled_from([kernel.config["FAR"], 1]))))
+    blocks = draw(st.sampled_from([None, 1, 3]))
+    return result, kernel if blocks is None else in_blocks(kernel, result.problem, blocks)
+
+
+@examples(36, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(_any_sums())
+def test_any_sum(executor: Executor, drawn: tuple[StridedSum, Kernel[Geam]]) -> None:
+    executor.check(*drawn, twice=False)

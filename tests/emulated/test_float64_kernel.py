@@ -5,25 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-import matmill
-from matmill import reference
 from matmill.arch import ARCHES
-from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import F64
-from matmill.kernels.hgemm import HGEMM
-from matmill.kernels.hgemm.tiles import double_tile, shapes, with_vector_widths
-from matmill.problem import Gemm
-from support.examples import examples
+from matmill.kernels.hgemm.tiles import double_tile, shapes
 from support.mma_product import LAYOUTS, ODD, Product
-from support.strided import BARRIER, COLUMN, ROW, Layout, without
-from support.trial import Case, Trial, problem_of
+from support.strided import COLUMN, ROW, Layout
 
 #: Quick to emulate; of two steps and two warps in each direction.
 SMALL = double_tile(32, 32, 16, 2, 2, stages=3)
@@ -93,72 +82,3 @@ def test_every_rest_of_k_in_every_slice(parts: int) -> None:
         tried = product((34, 33, k), ROW, COLUMN, ROW, parts=parts)
         assert all(report.ok for report in tried.run())
         assert tried.right(), k
-
-
-def test_slices_without_terms_add_nothing() -> None:
-    tried = product((10, 20, 36), ROW, ROW, ROW, parts=7)
-    assert [report.ok for report in tried.run(schedule=1)] == [True, True]
-    assert tried.right()
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_batches_with_c_of_another_layout(parts: int) -> None:
-    for c in (ROW, COLUMN):
-        tried = product((35, 38, 50), ROW, COLUMN, ROW, c=c, batch=3, parts=parts)
-        assert all(report.ok for report in tried.run())
-        assert tried.right()
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_missing_barrier_is_a_race(index: int) -> None:
-    case = Case(32, 32, 64, "float64", "row")
-    config = with_vector_widths(SMALL.replace(STAGES=2), problem_of(case)).launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0)
-    trial = Trial(HGEMM, case, config=config)
-    (report,) = trial.run(without(trial.source(), "gemm/mma.cuh", BARRIER, index))
-    assert any(hazard.kind == "race" for hazard in report.hazards)
-
-
-ANY_LAYOUT = st.builds(
-    Layout, st.booleans(), st.sampled_from([0, 1, 2]), st.sampled_from([1, 1, 3]), st.sampled_from([0, 1, 2])
-)
-
-
-@examples(6)
-@given(
-    shape=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70)),
-    layouts=st.tuples(ANY_LAYOUT, ANY_LAYOUT, ANY_LAYOUT),
-    c=st.none() | ANY_LAYOUT,
-    parts=st.integers(1, 4),
-)
-def test_any_strides(
-    shape: tuple[int, int, int], layouts: tuple[Layout, Layout, Layout], c: Layout | None, parts: int
-) -> None:
-    tried = product(shape, *layouts, c=c, parts=parts)
-    assert all(report.ok for report in tried.run())
-    assert tried.right()
-
-
-# -- the public path --------------------------------------------------------------------------------------------------
-
-
-def drawn(seed: int, *shape: int) -> NDArray[np.float64]:
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
-def emulated(*args: Any, **options: Any) -> Any:
-    return matmill.matmul(*args, executor="emulator", **options)
-
-
-def test_views_of_negative_strides_scalars_and_a_result_in_place() -> None:
-    assert choose(Gemm(200, 210, 190, F64), H200).kernel.entry == "hgemm"
-    a, b = drawn(0, 190, 200).T[::-1], drawn(1, 210, 380)[:, ::-2].T
-    c = drawn(2, 200, 210)
-    before = c.copy()
-    assert emulated(a, b, c=c, alpha=0.5, beta=-2, out=c) is c
-    assert reference.check(c, a, b, before, alpha=0.5, beta=-2).ok
-
-
-def test_what_is_not_read_and_what_is_not_finite() -> None:
-    a, b, c = drawn(0, 200, 190), drawn(1, 190, 200), drawn(2, 200, 200)
-    a[3, 7], a[199, 9], b[15, 3] = np.nan, np.inf, -np.inf
-    assert reference.check(emulated(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok

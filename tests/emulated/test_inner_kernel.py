@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from matmill.arch import Arch
@@ -23,9 +21,8 @@ from matmill.kernels.inner import INNER, cost, piece, total
 from matmill.kernels.inner.passes import Reads
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
-from support.examples import examples
 from support.strided import H200, TARGET, Array, without
-from support.trial import Case, Trial, cases, hazards
+from support.trial import Case, Trial, hazards
 
 _OURS = [Production(INNER, space, cost.explain)]
 
@@ -55,67 +52,9 @@ class Picked:
         return INNER.with_config(fitting[self.number % len(fitting)])
 
 
-SIZES = [(1, 1, 1000), (5, 3, 777), (16, 16, 600), (33, 65, 200), (128, 100, 130)]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "layout"),
-    [("float32", "row"), ("float32", "column"), ("float64", "row"), ("float16", "row"), ("bfloat16", "column")],
-)
-@pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_what_is_chosen_is_right(m: int, n: int, k: int, dtype: str, layout: str) -> None:
-    trial = Trial(Chosen(), Case(m, n, k, dtype, layout))
-    assert not hazards(trial)
-    assert trial.excess() <= 1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("m", [1, 12, 17, 100])
-def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) -> None:
-    trial = Trial(Chosen(blocks=2), Case(m, m, 600 if m < 100 else 200, dtype, "gram"))
-    assert not hazards(trial)
-    assert trial.excess() <= 1
-    assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
-
-
-@examples(10)
-@given(st.data())
-def test_every_way_to_read_is_right(data: st.DataObject) -> None:
-    draw = data.draw
-    case = draw(cases((1, 24), (1, 700), ["float32", "float64", "float16", "bfloat16"]))
-    subject = Picked(lambda config: not config["MMA"], draw(st.integers(0, 5000)))
-    trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 4, 8])))
-    assert not hazards(trial, schedule=draw(st.integers(0, 3)))
-    assert trial.excess() <= 1
-
-
 MANY = Case(6, 10, 3000, "float32", "row", alpha=0.5, beta=-1.5)
 DIRECT = Picked(lambda config: config["BK"] == 0 and config["SPLIT_K"] > 4)
 STAGED = Picked(lambda config: config["BK"] > 0 and config["SPLIT_K"] > 4)
-
-
-@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
-def test_the_order_of_blocks_and_warps_changes_no_bit(subject: Picked) -> None:
-    trial = Trial(subject, MANY)
-    results = set()
-    for schedule in range(4):
-        trial.run(schedule=schedule, races=False)
-        results.add(trial.d.tobytes())
-    assert len(results) == 1
-
-
-@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_and_infinity_reach_the_outputs_they_belong_to(subject: Picked, value: float) -> None:
-    trial = Trial(subject, replace(MANY, beta=0.0))
-    trial.a[2, 2999] = value
-    trial.b[17, 4] = value
-    trial.run()
-    expected = trial.case.alpha * (trial.a.astype(np.float64) @ trial.b.astype(np.float64))
-    assert np.array_equal(np.isnan(trial.d), np.isnan(expected))
-    infinite = np.isinf(expected)
-    assert np.array_equal(trial.d[infinite], expected[infinite])
-    assert np.isfinite(trial.d[np.isfinite(expected)]).all()
 
 
 LONG = [
@@ -248,20 +187,6 @@ def test_sums_that_are_read_too_early_are_found(header: str, snippet: str, inste
     assert [hazard for report in trial.run(source, counted=True) for hazard in report.hazards]
 
 
-@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
-def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
-    rng = np.random.default_rng(7)
-    e, f = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((3, 6, 800), (3, 800, 10)))
-    d = np.full((3, 6, 10), np.nan, np.float32)
-    problem = Gemm(6, 10, 800, batch=3)
-    kernel = subject.kernel_for(problem, H200)
-    for last in (0, 1):
-        kernel = kernel.with_config(kernel.config.launched(LAST_BLOCK=last))
-        d[...] = np.nan
-        _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
-        np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)
-
-
 def test_pieces_of_k_add_up() -> None:
     rng = np.random.default_rng(8)
     e, f = rng.uniform(-1, 1, (3, 900)), rng.uniform(-1, 1, (900, 5))
@@ -310,17 +235,3 @@ def test_offsets_beyond_32_bits(subject: Picked, tmp_path: Path) -> None:
     d = np.full((rows, columns), np.nan, np.float16)
     _run_all(kernel, problem, (e, f, d), np.zeros(kernel.workspace(problem), np.uint8))
     assert np.array_equal(d.astype(np.float64), e.astype(np.float64) @ f.astype(np.float64))
-
-
-PLANTED = [
-    (STAGED, "inner/simt.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "__syncthreads();"),
-    (STAGED, "inner/simt.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "ptx::cp_async_wait<0>();"),
-    (DIRECT, "block_reduce.cuh", "__syncthreads();", ""),
-]
-
-
-@pytest.mark.parametrize(("subject", "header", "snippet", "instead"), PLANTED)
-def test_a_missing_wait_or_barrier_is_found(subject: Picked, header: str, snippet: str, instead: str) -> None:
-    trial = Trial(subject, replace(MANY, beta=0.0))
-    source = without(trial.source(), header, snippet, instead=instead)
-    assert [hazard for report in trial.run(source) for hazard in report.hazards]

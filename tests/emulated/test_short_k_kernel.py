@@ -9,51 +9,15 @@ import pytest
 from matmill.arch import get
 from matmill.choose import choose
 from matmill.config import Config
-from matmill.dtypes import ALL, F32
-from matmill.jit.source import generate
+from matmill.dtypes import ALL
 from matmill.kernels.short_k import SHORT_K, space
-from support.strided import ROW, Layout, without
 from support.strided_product import StridedProduct
 
 H200 = get("h200")
 
 
-#: Whose work tiles are watched for races and copied late, too.
-WATCHED = (
-    StridedProduct((17, 17, 17), batch=20),
-    StridedProduct((24, 24, 16), batch=20, b=Layout(shared=True), a=Layout(pad=8)),
-    StridedProduct((261, 17, 30)),
-    StridedProduct((3, 200, 21)),
-)
-
-
-def configs(product: StridedProduct, count: int) -> list[Config]:
-    """Return so many of the legal configurations, spread over all of them, one with two stages among them.
-
-    Those of batches are what a longer batch is given: work tiles of several products.
-    """
-    asked = product.problem if product.batch == 1 else replace(product.problem, batch=1000 * product.batch)
-    every = [config for config in space(asked, H200) if _legal(product, config)]
-    assert every
-    chosen = every[:: max(1, len(every) // count)]
-    return [*chosen, *[config for config in every if config["STAGES"] == 2 and config not in chosen][:1]]
-
-
 def _legal(product: StridedProduct, config: Config) -> bool:
     return SHORT_K.with_config(config).why_not(product.problem, H200) is None
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("made", WATCHED, ids=lambda made: "x".join(map(str, made.shape)))
-def test_no_races(dtype: str, made: StridedProduct) -> None:
-    product = replace(made, dtype=ALL[dtype])
-    # Several work tiles to a block: the stages are used again.
-    for config in configs(product, 2):
-        few = config.launched(BLOCKS=3)
-        for late in (False, True):
-            (report,) = product.emulated(SHORT_K.with_config(few), late_copies=late)
-            assert product.excess() <= 1, config
-            assert not report.hazards, config
 
 
 @pytest.mark.parametrize(
@@ -70,27 +34,6 @@ def test_runs_of_memory_start_anywhere(shape: tuple[int, int, int], dtype: str) 
         (report,) = product.emulated(SHORT_K.with_config(config.launched(BLOCKS=3)), late_copies=True)
         assert product.excess() <= 1, config
         assert not report.hazards, config
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_results_in_float32(dtype: str) -> None:
-    product = StridedProduct((30, 20, 40), dtype=ALL[dtype], out_dtype=ALL["float32"], batch=9, c=ROW)
-    for config in configs(product, 3):
-        product.emulated(SHORT_K.with_config(config), races=False)
-        assert product.excess() <= 1, config
-
-
-def test_a_missing_barrier_is_found() -> None:
-    """Planted: the next work tile's copies overwrite the stage that others still read."""
-    product = StridedProduct((261, 4, 40), dtype=ALL["float32"])
-    config = next(config for config in configs(product, 9) if config["STAGES"] == 2 and not config["D_STAGED"])
-    barrier = "    matmill::ptx::cp_async_wait<0>();\n    __syncthreads();\n"
-    kernel = SHORT_K.with_config(config.launched(BLOCKS=1))
-    planted = without(
-        generate(kernel, F32), "short_k/kernel.cuh", barrier, instead=barrier.replace("__syncthreads", "__syncwarp")
-    )
-    (report,) = product.emulated(kernel, source=planted)
-    assert any("race" in hazard.kind for hazard in report.hazards)
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 16), (17, 17, 17), (32, 32, 32)])

@@ -6,29 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose.add import TRANSPOSE_ADD
 from matmill.kernels.transpose.tiles import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
-from support.examples import examples
-from support.strided import COLUMN, H200, ROW, Layout, without
+from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_sum import StridedSum, check
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-@pytest.mark.parametrize(("m", "n"), [(1, 1), (64, 128), (37, 201), (130, 65)])
-def test_a_transpose_and_a_sum(m: int, n: int, name: str) -> None:
-    check(StridedSum((1, m, n), ELEMENTWISE[name], (COLUMN, ROW, ROW)))
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_transpose_moves_bits(name: str) -> None:
-    trial = StridedSum((1, 50, 70), ELEMENTWISE[name], (COLUMN, None, ROW))
-    assert trial.problem.plain
-    check(trial)
 
 
 def test_a_signalling_nan_stays_what_it_is() -> None:
@@ -37,30 +21,6 @@ def test_a_signalling_nan_stays_what_it_is() -> None:
     bits[0, 5, 7] = 0x7F800001
     trial.run()
     assert trial.d.view(np.uint32)[0, 5, 7] == 0x7F800001
-
-
-PLACES = st.builds(
-    Layout,
-    transposed=st.booleans(),
-    pad=st.sampled_from([0, 1, 2, 8]),
-    start=st.sampled_from([0, 0, 1, 3, 4]),
-    step=st.sampled_from([1, 1, 1, 1, 2]),
-)
-
-
-@examples(16)
-@given(st.data())
-def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
-    draw = data.draw
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 150)), draw(st.integers(1, 150)))
-    dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
-    d = replace(draw(PLACES), transposed=False)
-    y = draw(st.one_of(st.none(), PLACES))
-    scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
-    trial = StridedSum(shape, dtype, (draw(PLACES), y, d), scalars)
-    config = draw(st.sampled_from(space(trial.problem, H200)))
-    trial.kernel = TRANSPOSE_ADD.with_config(config.replace(FAR=draw(st.sampled_from([0, 0, 1]))))
-    check(trial)
 
 
 @pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64"])  # one of each size
@@ -174,13 +134,6 @@ def test_vectors_of_y_that_stick_out_of_rows_are_loaded_whole_unless_others_writ
         assert counters.global_load_bytes > dtype.itemsize * rows * columns + 8 * rows
 
 
-def test_what_is_copied_has_to_arrive() -> None:
-    places = (Layout(transposed=True, pad=1), None, ROW)
-    trial = copying(StridedSum((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))
-    source = without(trial.source(), "tile.cuh", "if constexpr (COPIES) ptx::cp_async_wait<0>();")
-    assert trial.run(source).hazards
-
-
 def test_blocks_that_copy_leave_room_for_a_cache() -> None:
     trial = StridedSum((1, 5000, 5001), ELEMENTWISE["int8"], (Layout(transposed=True, pad=3), Layout(pad=7), ROW))
     configs = space(trial.problem, H200)
@@ -214,12 +167,6 @@ def test_few_long_rows_are_made_down_their_columns(name: str) -> None:
         check(trial)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("pad", [0, 1])
-def test_y_and_d_may_be_the_same_memory(name: str, pad: int) -> None:
-    check(StridedSum((2, 70, 90), ELEMENTWISE[name], (COLUMN, ROW, Layout(pad=pad)), (2.0, -1.0), in_place=True))
-
-
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_an_aligned_transpose_reads_each_sector_once_and_meets_in_no_bank(name: str) -> None:
     dtype = ELEMENTWISE[name]
@@ -241,9 +188,3 @@ def test_rows_of_any_pitch_are_stored_in_whole_vectors() -> None:
     assert counters.global_store_bytes == 64 * 1023 * 4
     # Four elements to a lane but for the ends of the rows, where stores of one element would need 32 lanes for 32.
     assert counters.global_store_requests * 32 < 64 * 1023 / 2
-
-
-def test_a_missing_barrier_is_found() -> None:
-    trial = StridedSum((1, 64, 64), ELEMENTWISE["float32"], (COLUMN, ROW, ROW))
-    report = trial.run(without(trial.source(), "tile.cuh", "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();"))
-    assert report.hazards

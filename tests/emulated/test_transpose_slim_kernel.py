@@ -7,22 +7,18 @@ from math import gcd
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.shared import bank_padding
-from matmill.kernels.transpose.chunks import elements, shared_bytes
-from matmill.kernels.transpose.slim import TRANSPOSE_SLIM, held, space
+from matmill.kernels.transpose.slim import TRANSPOSE_SLIM, space
 from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.problem import Geam, View
-from support.examples import examples
+from support.chunked import in_blocks
 from support.strided import COLUMN, H200, ROW, Layout, without
 from support.strided_sum import StridedSum, check
 
-SIDES = (2, 5, 8, 17, 32)
 #: A type of each size. The others of their sizes are moved alike.
 SIZED = ("float32", "float64", "bfloat16", "int8")
 #: x of the sums that tiles are slow at.
@@ -44,13 +40,9 @@ def slim(trial: StridedSum, number: int = 0, blocks: int | None = None, ahead: i
     With few blocks each processes many chunks, of which so many are ahead.
     """
     configs = space(trial.problem, H200)
-    config = configs[number % len(configs)]
+    trial.kernel = TRANSPOSE_SLIM.with_config(configs[number % len(configs)])
     if blocks is not None:
-        size = trial.problem.dtype.itemsize
-        beside = elements(config) * size // bank_padding.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
-        shared = shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + ahead, beside)
-        config = config.replace(AHEAD=ahead, BLOCKS=blocks, SHARED_BYTES=shared)
-    trial.kernel = TRANSPOSE_SLIM.with_config(config)
+        trial.kernel = in_blocks(trial.kernel, trial.problem, blocks, ahead)
     return trial
 
 
@@ -63,37 +55,6 @@ def made(trial: StridedSum) -> int:
     """Count the vectors of D in a chunk."""
     config = trial.kernel.config
     return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
-
-
-@pytest.mark.parametrize(
-    ("name", "short"), [(name, short) for name in ELEMENTWISE for short in (SIDES if name in SIZED else SIDES[1::2])]
-)
-@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
-def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
-    for long, x, y, blocks in ((1024, COLUMN, ROW, None), (1027, COLUMN, None, 2), (1027, ROW, COLUMN, 2)):
-        check(slim(StridedSum(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROW)), blocks=blocks))
-
-
-STARTS = st.sampled_from([0, 0, 1, 3, 8])
-
-
-@examples(16)
-@given(st.data())
-def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
-    draw, wide = data.draw, data.draw(st.booleans())
-    short = draw(st.integers(2, 40))
-    long = draw(st.integers(16 * short, 3000))
-    dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
-    pads = st.sampled_from([0, 0, 1, 2, 7, 16])
-    x = Layout(transposed=True, start=draw(STARTS), pad=0 if wide else draw(pads))
-    d, y = (Layout(start=draw(STARTS), pad=draw(pads) if wide else 0) for _ in range(2))
-    scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
-    places = (x, draw(st.sampled_from([None, y, replace(d, start=d.start + 16)])), d)
-    in_place = places[1] is not None and draw(st.booleans())
-    if places[1] is not None and not in_place and draw(st.booleans()):
-        places = (places[1], x, d)
-    trial = StridedSum(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
-    check(slim(trial, draw(st.integers(0, 3)), draw(st.sampled_from([None, 1, 2]))))
 
 
 @pytest.mark.parametrize("name", ["float64", "float16", "int8"])
@@ -235,23 +196,10 @@ def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_no
     assert reason == "AHEAD = 2 chunks, and Y is loaded 4 elements at a time"
 
 
-@pytest.mark.parametrize("y", [None, ROW])
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("long", [1, 100, 1000])
-def test_several_chunks_ahead_of_few(long: int, blocks: int, y: Layout | None) -> None:
-    check(slim(StridedSum((1, 17 * 16 + long, 17), F32, (COLUMN, y, ROW)), blocks=blocks, ahead=2))
-
-
 @pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
 def test_a_missing_barrier_or_wait_is_found_where_several_chunks_are_ahead(missing: str, index: int) -> None:
     trial = slim(StridedSum((1, 4096, 17), F32, (COLUMN, ROW, ROW)), blocks=1, ahead=2)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
-
-
-def test_chunks_alternate_between_the_parts_of_shared_memory() -> None:
-    trial = slim(StridedSum((1, 4096, 17), F32, (COLUMN, ROW, ROW)), blocks=1, ahead=2)
-    trial.run(without(trial.source(), "chunk.cuh", "buffer = next_buffer(buffer);"))
-    assert trial.d.tobytes() != trial.expected().tobytes()
 
 
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
@@ -265,9 +213,3 @@ def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
     trial = slim(StridedSum((1, 4096, 8), F32, (COLUMN, ROW, ROW)))
     report = trial.run(without(trial.source(), "chunk.cuh", "ptx::wait_then_trigger();"))
     assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}
-
-
-def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
-    trial = slim(StridedSum((1, 4096, 8), F32, (COLUMN, ROW, ROW)), blocks=1)
-    trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
-    assert trial.d.tobytes() != trial.expected().tobytes()

@@ -13,44 +13,20 @@ from hypothesis import strategies as st
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.shared import bank_padding
-from matmill.kernels.transpose.chunks import elements, shared_bytes
 from matmill.kernels.transpose.small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
-from support.examples import examples
-from support.strided import COLUMN, H200, ROW, Layout, without
+from support.chunked import in_blocks
+from support.strided import COLUMN, H200, ROW, without
 from support.strided_sum import StridedSum, check
 
 
 def small(trial: StridedSum, number: int = 0, blocks: int | None = None) -> StridedSum:
     """Return the trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
     configs = space(trial.problem, H200)
-    config = configs[number % len(configs)]
+    trial.kernel = TRANSPOSE_SMALL.with_config(configs[number % len(configs)])
     if blocks is not None:
-        vectors = elements(config) * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
-        shared = shared_bytes(vectors, config["PAD_EVERY"], config["PAD_VECTORS"])
-        config = config.replace(AHEAD=1, BLOCKS=blocks, SHARED_BYTES=shared)
-    trial.kernel = TRANSPOSE_SMALL.with_config(config)
+        trial.kernel = in_blocks(trial.kernel, trial.problem, blocks)
     return trial
-
-
-@examples(14)
-@given(st.data())
-def test_any_size_and_type(data: st.DataObject) -> None:
-    draw = data.draw
-    shape = (draw(st.integers(2, 300)), draw(st.integers(2, 20)), draw(st.integers(2, 20)))
-    dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
-    start = draw(st.sampled_from([0, 0, 1]))
-    places = (
-        replace(COLUMN, start=start),
-        draw(st.sampled_from([None, replace(ROW, start=start)])),
-        Layout(start=start),
-    )
-    scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
-    in_place = places[1] is not None and draw(st.booleans())
-    if places[1] is not None and not in_place and draw(st.booleans()):
-        places = (places[1], places[0], places[2])
-    trial = StridedSum(shape, dtype, places, scalars, in_place=in_place)
-    check(small(trial, draw(st.integers(0, 1)), draw(st.sampled_from([None, 1, 3]))))
 
 
 def test_many_small_matrices_get_it_and_one_large_one_does_not() -> None:
@@ -130,9 +106,3 @@ def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_no
         rows, across = View((n, 1), m * n), View((1, m), m * n)
         result = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
         assert {config["AHEAD"] for config in result} == ahead
-
-
-def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
-    trial = small(StridedSum((256, 8, 8), F32, (COLUMN, ROW, ROW)), blocks=1)
-    trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
-    assert trial.d.tobytes() != trial.expected().tobytes()

@@ -21,78 +21,10 @@ Array = NDArray[Any]
 
 #: Odd, short, and long enough for two launches.
 LENGTHS = [1, 7, 1001, 65_537]
-SIZES = [(1, 1), (3, 3), (5, 2), (16, 17), (128, 100)]
 
 
 def _random(seed: int, *shape: int, dtype: str) -> Array:
     return np.random.default_rng(seed).uniform(-1, 1, shape).astype(ALL[dtype].numpy)
-
-
-def _layouts(m: int, n: int, k: int, dtype: str) -> dict[str, tuple[Array, Array]]:
-    """Return E and F in many layouts.
-
-    Rows or columns are contiguous, have gaps, run backwards, or start off alignment.
-    """
-    pool = _random(2, m * k + 1, dtype=dtype)
-    return {
-        "rows": (_random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)),
-        "columns": (_random(0, k, m, dtype=dtype).T, _random(1, n, k, dtype=dtype).T),
-        "gaps": (_random(0, m, k + 3, dtype=dtype)[:, :k], _random(1, k, 2 * n, dtype=dtype)[:, ::2]),
-        "backwards": (_random(0, m, k, dtype=dtype)[::-1, ::-1], _random(1, k, n, dtype=dtype)[::-1]),
-        "odd start": (pool[1:].reshape(m, k), _random(1, k, n, dtype=dtype)),
-    }
-
-
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize(("m", "n"), SIZES)
-def test_numpy_layouts(m: int, n: int, k: int, dtype: str) -> None:
-    for name, (e, f) in _layouts(m, n, k, dtype).items():
-        verdict = check(matmill.inner(e, f, executor="gpu"), e, f)
-        assert verdict.ok, (name, verdict)
-
-
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("k", LENGTHS)
-def test_gram_matrices_are_symmetric_to_the_bit(k: int, dtype: str) -> None:
-    for m in (1, 3, 40, 128):
-        for e in (_random(0, m, k, dtype=dtype), _random(0, k, m, dtype=dtype).T):
-            result = matmill.inner(e, e.T, executor="gpu")
-            assert check(result, e, e.T).ok
-            assert result.tobytes() == np.ascontiguousarray(result.T).tobytes()
-
-
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("k", [501, 300_001])
-def test_c_out_and_factors(k: int, dtype: str) -> None:
-    e, f, c = _random(0, 3, k, dtype=dtype), _random(1, k, 5, dtype=dtype), _random(2, 3, 5, dtype=dtype)
-    out = np.full((5, 3), np.nan, e.dtype).T
-    assert matmill.inner(e, f, c=c, alpha=0.5, beta=-2, out=out, executor="gpu") is out
-    assert check(out, e, f, c, alpha=0.5, beta=-2).ok
-    before = c.copy()
-    matmill.inner(e, f, c=c, beta=1, out=c, executor="gpu")
-    assert check(c, e, f, before, beta=1).ok
-    nan = np.full_like(e, np.nan)
-    assert (matmill.inner(nan, f, c=before, alpha=0, beta=2, executor="gpu") == 2 * before).all()
-    assert (matmill.inner(e[:, :0], f[:0], executor="gpu") == 0).all()
-
-
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("k", [501, 300_001])
-def test_what_is_not_finite_comes_out_as_from_numpy(k: int, dtype: str) -> None:
-    e, f = _random(0, 3, k, dtype=dtype), _random(1, k, 4, dtype=dtype)
-    e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
-    assert check(matmill.inner(e, f, executor="gpu"), e, f).ok
-    e[:, :] = np.inf
-    assert not np.isfinite(matmill.inner(e, e.T, executor="gpu").astype(np.float64)).any()
-
-
-def test_narrow_products_of_matmul() -> None:
-    for left, right in (((3, 200_000), (200_000, 5)), ((4, 3, 9000), (4, 9000, 2)), ((70_001,), (70_001,))):
-        for dtype in ALL:
-            a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
-            verdict = check(matmill.matmul(a, b, executor="gpu"), a, b)
-            assert verdict.ok, (left, dtype, verdict)
 
 
 # -- torch ------------------------------------------------------------------------------------------------------------

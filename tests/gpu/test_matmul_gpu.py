@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import errors
-from matmill.dtypes import ALL
-from matmill.problem import ACTIVATIONS
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
-from support.epilogues import error
 
 Array = NDArray[Any]
 
@@ -256,21 +253,6 @@ def test_jax_on_the_host_stays_there(jax: Any) -> None:
     result = matmill.matmul(jax.device_put(a, host), jax.device_put(b, host))
     assert result.devices() == {host}
     assert check(np.asarray(result), a, b).ok
-
-
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize(("left", "right"), [((130, 70), (70, 90)), ((3, 257, 64), (64, 129)), ((5, 9000), (9000, 3))])
-def test_epilogues(left: tuple[int, ...], right: tuple[int, ...], dtype: str, activation: str | None) -> None:
-    kind, m, n = ALL[dtype].numpy, left[-2], right[-1]
-    a, b = _random(0, *left).astype(kind), _random(1, *right).astype(kind)
-    result = "float32" if ALL[dtype].wider else dtype
-    for seed, bias in enumerate((_random(2, 2 * n).astype(kind)[::-2], _random(3, m, 1).astype(kind))):
-        for out_dtype in {dtype, result}:
-            c = _random(4 + seed, m, n).astype(ALL[out_dtype].numpy)
-            options: dict[str, Any] = {"alpha": 0.5, "beta": -1.0, "bias": bias, "activation": activation}
-            found = _gpu(a, b, c=c, out_dtype=out_dtype, **options)
-            assert error(found, a, b, np.broadcast_to(c, found.shape), **options) <= 1
 
 
 def test_the_second_call_with_a_bias_reads_the_new_one(torch: Any) -> None:

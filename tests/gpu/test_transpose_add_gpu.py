@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import matmill
 from gpu.torch_threads import wrong_threads
 from matmill import errors
-from matmill.dtypes import BITS, ELEMENTWISE
+from matmill.dtypes import ELEMENTWISE
 
 Array = NDArray[Any]
 
@@ -98,29 +98,6 @@ def test_out_may_be_exactly_y(torch: Any, pad: int, dtype: str) -> None:
         matmill.transpose_add(x, y, out=x.mT)
     with pytest.raises(errors.AliasError, match="overlaps y"):
         matmill.transpose_add(x[:, :, 1:], y[:, 1:], out=y[:, :-1])
-
-
-@pytest.mark.parametrize("dtype", ELEMENTWISE)
-@pytest.mark.parametrize(("alpha", "beta"), [(1, -1), (-1, 1), (3, 1), (2, -7), (0, 1), (0, 3), (1, 0), (5, 0), (0, 0)])
-def test_the_cpus_route_to_the_bit(dtype: str, alpha: int, beta: int) -> None:
-    x, y = _random(0, 2, 130, 77, dtype=dtype), _random(1, 77, 130, dtype=dtype)
-    for scalars in ((alpha, beta), (0.3 * alpha, -0.7 * beta)):
-        if x.dtype.kind == "i" and not all(float(s).is_integer() for s in scalars):
-            continue
-        options: dict[str, Any] = dict(zip(("alpha", "beta"), scalars, strict=True))
-        expected = matmill.transpose_add(x, y, executor="cpu", **options)
-        assert matmill.transpose_add(x, y, executor="gpu", **options).tobytes() == expected.tobytes()
-        back = (x[:, ::-1, ::-1], y[::-1])
-        expected = matmill.transpose_add(*back, executor="cpu", **options)
-        assert matmill.transpose_add(*back, executor="gpu", **options).tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("dtype", ELEMENTWISE)
-def test_a_transpose_keeps_every_bit(dtype: str) -> None:
-    kind = ELEMENTWISE[dtype].numpy
-    every = np.random.default_rng(3).integers(0, 256, (301, 203, kind.itemsize), np.uint8)
-    x = every.view(BITS[kind.itemsize].numpy)[..., 0].view(kind)
-    assert matmill.transpose(x, executor="gpu").tobytes() == np.ascontiguousarray(x.T).tobytes()
 
 
 def test_nan_that_is_not_read(torch: Any) -> None:

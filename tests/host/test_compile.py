@@ -288,3 +288,15 @@ def test_a_process_of_its_own_that_fails_says_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nvrtc, "_CHILD", "raise RuntimeError('no memory')")
     with pytest.raises(CompileError, match=r"RuntimeError: no memory"):
         nvrtc.build(nvrtc.CompileRequest("k.cu", "", (), ("-restrict",)), machine_code=False)
+
+
+def test_a_digest_is_of_a_source_and_of_all_that_it_includes() -> None:
+    source = Source("copy", "copy", "text", (("a.cuh", "1"), ("b.cuh", "2")))
+    others = (
+        replace(source, text="other text"),
+        replace(source, headers=(("a.cuh", "1"), ("b.cuh", "3"))),
+        replace(source, headers=(("a.cuh", "1"), ("c.cuh", "2"))),
+        replace(source, headers=(("a.cuh", "1"),)),
+    )
+    assert len({source.digest, *(other.digest for other in others)}) == 1 + len(others)
+    assert replace(source, entry="another").digest == source.digest

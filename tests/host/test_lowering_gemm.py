@@ -213,6 +213,7 @@ def test_a_transpose_in_the_same_memory_is_seen(a: Array, b: Array) -> None:
         (_E[:, 1:], _E[:, :-1].T),
         (_E, _E[:5].T),
         (_BATCH, _BATCH[0].T),
+        (_BATCH[:2], _BATCH[::2].transpose(0, 2, 1)),
     ],
 )
 def test_other_views_of_the_same_memory_are_two_inputs(a: Array, b: Array) -> None:
@@ -237,6 +238,16 @@ def test_first_elements_may_be_better_aligned_than_lines() -> None:
     assert stage.problem.b_start_align == 4  # the second product's matrix starts 35 elements further on
 
 
+def test_rows_of_a_batch_are_as_aligned_as_its_products() -> None:
+    # Rows start on 16 bytes within a product. Products 65 elements apart do not.
+    for apart, aligned in ((68, 16), (65, 4)):
+        pool = np.zeros(4096, np.float32)
+        skip = -pool.ctypes.data % 16 // 4
+        a = as_strided(pool[skip:], (3, 4, 16), (apart * 4, 64, 4))
+        (stage,) = _lowered(a, np.zeros((3, 16, 5), np.float32))
+        assert stage.problem.a_align == aligned
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("shape", "expected"), [((30, 100, 8), (1, 3000)), ((25, 1, 8), (1, 25))])
 def test_batches_with_one_second_matrix_are_tall_products(
@@ -244,3 +255,11 @@ def test_batches_with_one_second_matrix_are_tall_products(
 ) -> None:
     (stage,) = _lowered(np.zeros(shape, dtype), np.zeros((8, 5), dtype))
     assert (stage.problem.batch, stage.problem.m) == expected
+
+
+def test_a_batch_whose_c_is_apart_is_no_tall_product() -> None:
+    a, b, d = np.zeros((30, 100, 8), np.float32), np.zeros((8, 5), np.float32), np.zeros((30, 100, 5), np.float32)
+    for c, batch in ((d.copy(), 1), (np.zeros((30, 101, 5), np.float32)[:, :100], 30), (d[:1].copy(), 30)):
+        added = inspect(np.broadcast_to(c, d.shape), "c")
+        (stage,) = lower_gemm(inspect(a, "a"), inspect(b, "b"), added, inspect(d, "out"))
+        assert stage.problem.batch == batch

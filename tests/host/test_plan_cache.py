@@ -69,6 +69,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "transpose into out": {"operation": TRANSPOSE, "b": None, "out": _SQUARE},
     "transpose, scaled": {"operation": TRANSPOSE_ADD, "b": None, "alpha": 2.0},
     "bits moved": {"operation": TRANSPOSE_ADD, "b": None},
+    "sum, X scaled": {"operation": TRANSPOSE_ADD, "alpha": 2.0, "beta": 1.0},
+    "sum, both scaled": {"operation": TRANSPOSE_ADD, "alpha": 2.0, "beta": 3.0},
     "zeros": {"operation": TRANSPOSE_ADD, "b": None, "alpha": 0.0},
 }
 
