@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PRODUCTS, SUMS = "tests/contract/test_products.py", "tests/contract/test_transposes.py"
+PRODUCTS, TRANSPOSES = "tests/contract/test_products.py", "tests/contract/test_transposes.py"
 WGMMA = f"{PRODUCTS}::test_the_warp_specialised_kernel"
 
 
@@ -134,26 +134,26 @@ FAULTS = (
           "    __syncthreads();  // the next product of the batch reuses `shared`\n", "",
           "tests/emulated/test_inner_kernel.py"),
     Fault("transpose: no barrier between the two sides of a tile", "kernels/transpose/tile.cuh",
-          "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();", "", SUMS, "transpose_add"),
+          "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();", "", TRANSPOSES, "transpose_add"),
     Fault("transpose: columns left of the matrix are not clamped", "kernels/transpose/tile.cuh",
-          "return max(0, min(column, n - 1));", "return min(column, n - 1);", SUMS, "transpose_add"),
+          "return max(0, min(column, n - 1));", "return min(column, n - 1);", TRANSPOSES, "transpose_add"),
     Fault("transpose: words are shifted by elements", "kernels/transpose/tile.cuh", "inside * SIZE * 8);",
-          "inside * SIZE);", SUMS, "transpose_add"),
+          "inside * SIZE);", TRANSPOSES, "transpose_add"),
     Fault("transpose: copies are not waited for", "kernels/transpose/tile.cuh",
-          "if constexpr (COPIES) ptx::cp_async_wait<0>();", "", SUMS, "transpose_add"),
+          "if constexpr (COPIES) ptx::cp_async_wait<0>();", "", TRANSPOSES, "transpose_add"),
     Fault("transpose_slim: the same half for every chunk", "kernels/transpose/chunk.cuh", "half = X_BYTES - half;", "",
-          SUMS, "several_chunks"),
+          TRANSPOSES, "several_chunks"),
     Fault("transpose_slim: the same buffer for every chunk", "kernels/transpose/chunk.cuh",
-          "buffer = next_buffer(buffer);", "", SUMS, "several_chunks"),
+          "buffer = next_buffer(buffer);", "", TRANSPOSES, "several_chunks"),
     Fault("transpose_slim: a chunk is read before it has landed", "kernels/transpose/chunk.cuh",
-          "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", SUMS, "several_chunks"),
+          "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", TRANSPOSES, "several_chunks"),
     Fault("transpose_slim: an element past a row is stored", "kernels/transpose/slim/kernel.cuh",
           "return {chunk > 0 ? 0 : -position.index, left - position.index};",
-          "return {chunk > 0 ? 0 : -position.index, left - position.index + 1};", SUMS, "slim"),
+          "return {chunk > 0 ? 0 : -position.index, left - position.index + 1};", TRANSPOSES, "slim"),
     Fault("transpose_slim: shifted rows lose their ends", "kernels/transpose/slim/kernel.cuh",
-          "WIDE && UNALIGNED ? V - 1 : 0;", "0;", SUMS, "slim"),
+          "WIDE && UNALIGNED ? V - 1 : 0;", "0;", TRANSPOSES, "slim"),
     Fault("transpose_small: the last chunk is a whole one", "kernels/transpose/small/kernel.cuh",
-          "return int(rest < Chunk::RUN ? rest : Chunk::RUN);", "return int(Chunk::RUN);", SUMS, "small"),
+          "return int(rest < Chunk::RUN ? rest : Chunk::RUN);", "return int(Chunk::RUN);", TRANSPOSES, "small"),
     Fault("probe: a ring that is not whole yet", "kernels/probe/chase/kernel.cuh",
           "  __syncthreads();\n  if (threadIdx.x != 0) return;", "  if (threadIdx.x != 0) return;",
           "tests/emulated/test_probe_kernels.py", "chas or shared"),
