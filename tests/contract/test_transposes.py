@@ -69,6 +69,8 @@ LONG = (
     Sum((1, 1029, 7), x=Layout(transposed=True, pad=7)),
     Sum((1, 7, 1029), d=Layout(pad=1), y=None),
 )
+#: Rows of D start off 16 bytes, and are whole chunks: each row ends in one chunk more.
+SHIFTED = Sum((1, 8, 1024), d=Layout(start=1))
 #: Many small matrices, packed one after the other.
 MANY = (
     Sum((256, 8, 8)),
@@ -107,7 +109,7 @@ def test_sums_of_any_layout_and_type(row: Row, executor: Executor) -> None:
     executor.check(result, _kernel(row.kernel, result, row.number), twice=row.number == 1)
 
 
-@pytest.mark.parametrize("sum_", [*LONG[:2], LONG[5], LONG[8], *MANY[:2]], ids=str)
+@pytest.mark.parametrize("sum_", [*LONG[:2], LONG[5], LONG[8], SHIFTED, *MANY[:2]], ids=str)
 @pytest.mark.parametrize(("blocks", "ahead"), [(1, 1), (3, 1), (1, 2)])
 def test_few_blocks_process_several_chunks(sum_: Sum, blocks: int, ahead: int, executor: Executor) -> None:
     result = StridedSum(sum_.shape, ELEMENTWISE["float32"], (sum_.x, sum_.y, sum_.d), sum_.scalars)

@@ -151,7 +151,7 @@ FAULTS = (
           "return {chunk > 0 ? 0 : -position.index, left - position.index};",
           "return {chunk > 0 ? 0 : -position.index, left - position.index + 1};", TRANSPOSES, "slim"),
     Fault("transpose_slim: shifted rows lose their ends", "kernels/transpose/slim/kernel.cuh",
-          "WIDE && UNALIGNED ? V - 1 : 0;", "0;", TRANSPOSES, "slim"),
+          "WIDE && UNALIGNED ? V - 1 : 0;", "0;", TRANSPOSES, "several_chunks"),
     Fault("transpose_small: the last chunk is a whole one", "kernels/transpose/small/kernel.cuh",
           "return int(rest < Chunk::RUN ? rest : Chunk::RUN);", "return int(Chunk::RUN);", TRANSPOSES, "small"),
     Fault("probe: a ring that is not whole yet", "kernels/probe/chase/kernel.cuh",
