@@ -77,8 +77,6 @@ LONG = (
     StridedProduct((3, 5, 900), b=COLUMN),
     StridedProduct((5, 4, 1001), a=COLUMN, c=ROW, alpha=-1.5),
     StridedProduct((24, 9, 1500), batch=2),
-    StridedProduct((33, 65, 200)),
-    StridedProduct((100, 100, 200), gram=True),
     StridedProduct((17, 17, 600), gram=True, a=COLUMN),
     StridedProduct((6, 7, 333), a=Layout(pad=3), b=Layout(transposed=True, pad=1), bias="column"),
 )

@@ -52,6 +52,22 @@ class Picked:
         return INNER.with_config(fitting[self.number % len(fitting)])
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(33, 65, 200),
+        Case(128, 100, 130, "float64", "row"),
+        Case(33, 65, 200, "bfloat16"),
+        Case(100, 100, 200, "float32", "gram"),
+    ],
+    ids=str,
+)
+def test_more_outputs_than_calls_give_it_at_this_length(case: Case) -> None:
+    trial = Trial(Chosen(), case)
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+
+
 MANY = Case(6, 10, 3000, "float32", "row", alpha=0.5, beta=-1.5)
 DIRECT = Picked(lambda config: config["BK"] == 0 and config["SPLIT_K"] > 4)
 STAGED = Picked(lambda config: config["BK"] > 0 and config["SPLIT_K"] > 4)
