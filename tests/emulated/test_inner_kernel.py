@@ -203,6 +203,20 @@ def test_sums_that_are_read_too_early_are_found(header: str, snippet: str, inste
     assert [hazard for report in trial.run(source, counted=True) for hazard in report.hazards]
 
 
+@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
+def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
+    rng = np.random.default_rng(7)
+    e, f = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((3, 6, 800), (3, 800, 10)))
+    d = np.full((3, 6, 10), np.nan, np.float32)
+    problem = Gemm(6, 10, 800, batch=3)
+    kernel = subject.kernel_for(problem, H200)
+    for last in (0, 1):
+        kernel = kernel.with_config(kernel.config.launched(LAST_BLOCK=last))
+        d[...] = np.nan
+        _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
+        np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)
+
+
 def test_pieces_of_k_add_up() -> None:
     rng = np.random.default_rng(8)
     e, f = rng.uniform(-1, 1, (3, 900)), rng.uniform(-1, 1, (900, 5))
