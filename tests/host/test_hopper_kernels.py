@@ -69,7 +69,7 @@ def test_no_rung_is_spilled_serialized_or_ignored(rung: Rung[Gemm], dtype: DType
 
 @pytest.mark.parametrize("case", REGISTERS[::3], ids=str)
 def test_no_tile_with_a_in_registers_is_spilled_serialized_or_ignored(case: Case) -> None:
-    problem = case.made().problem
+    problem = case.product().problem
     assert _compiles_well(generate(case.kernel(problem), problem.dtype)) > 0
 
 

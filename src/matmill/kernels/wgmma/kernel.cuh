@@ -93,13 +93,21 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if constexpr (Tile::A_IN_REGISTERS) {
       for (int index = start; index < schedule.total; index += stride) {
         const matmill::WorkTile work = schedule.at(index, rank);
-        matmill::load_unaligned_work<Tile>(work, slot, shared, unaligned(work), &b_map, b_batched != 0, rank,
-                                           threadIdx.x == 0);
+        matmill::UnalignedCopies<Tile> copies(unaligned(work), work.row, work.first * Tile::BK);
+        matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, threadIdx.x == 0,
+                                 [&](unsigned stage, unsigned full, int) {
+                                   copies.load(stage);
+                                   cp_async_mbarrier_arrive(full);
+                                 });
       }
     } else if (threadIdx.x < 32 && elect_one()) {
       for (int index = start; index < schedule.total; index += stride) {
-        matmill::load_work<Tile>(schedule.at(index, rank), slot, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
-                                 rank);
+        const matmill::WorkTile work = schedule.at(index, rank);
+        matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, true,
+                                 [&](unsigned stage, unsigned full, int k) {
+                                   matmill::load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(
+                                       stage, &a_map, full, k, work.row, a_batched != 0 ? work.batch : 0, rank);
+                                 });
       }
     }
     __syncwarp();

@@ -6,7 +6,6 @@
 #include "matmill/ptx/tma.cuh"
 #include "kernels/wgmma/schedule.cuh"
 #include "kernels/wgmma/tile.cuh"
-#include "kernels/wgmma/unaligned.cuh"
 
 namespace matmill {
 
@@ -37,41 +36,23 @@ __device__ __forceinline__ void load_operand(unsigned to, const TensorMap* map, 
   }
 }
 
-// Batches whose matrices are one count as 0.
-template <class Tile>
+// Loads the stages of a work tile: B by TMA, where this thread is the `leader`, and A by load_a(stage, full barrier, k).
+// Batches whose B is one count as 0.
+template <class Tile, class LoadA>
 __device__ __forceinline__ void load_work(const WorkTile& work, PipelineSlot<Tile::STAGES>& slot,
-                                          const WgmmaShared<Tile>& shared, const TensorMap* a, const TensorMap* b,
-                                          bool a_batched, bool b_batched, int rank) {
-  const int a_batch = a_batched ? work.batch : 0, b_batch = b_batched ? work.batch : 0;
+                                          const WgmmaShared<Tile>& shared, const TensorMap* b, bool b_batched, int rank,
+                                          bool leader, LoadA load_a) {
+  constexpr int BYTES = Tile::B_BYTES + (Tile::A_IN_REGISTERS ? 0 : Tile::A_BYTES);
   for (int step = 0; step < work.steps; ++step) {
     const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
     const int k = (work.first + step) * Tile::BK;
     ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, Tile::STAGE_BYTES);
-    load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(to, a, full, k, work.row, a_batch, rank);
-    load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
-                                                                         b_batch, rank);
-    slot.next();
-  }
-}
-
-// The same for an A whose rows start anywhere. All threads of the producer's warp group call this; the `leader` loads B.
-template <class Tile>
-__device__ __forceinline__ void load_unaligned_work(const WorkTile& work, PipelineSlot<Tile::STAGES>& slot,
-                                                    const WgmmaShared<Tile>& shared, const UnalignedRuns& a,
-                                                    const TensorMap* b, bool b_batched, int rank, bool leader) {
-  UnalignedCopies<Tile> copies(a, work.row, work.first * Tile::BK);
-  for (int step = 0; step < work.steps; ++step) {
-    const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
-    const int k = (work.first + step) * Tile::BK;
-    ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
+    if (leader) ptx::mbarrier_arrive_expect_tx(full, BYTES);
+    load_a(to, full, k);
     if (leader) {
-      ptx::mbarrier_arrive_expect_tx(full, Tile::B_BYTES);
       load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
                                                                            b_batched ? work.batch : 0, rank);
     }
-    copies.load(to);
-    ptx::cp_async_mbarrier_arrive(full);
     slot.next();
   }
 }
