@@ -16,7 +16,6 @@ from matmill.kernel import Rung
 from matmill.ladders.hgemm.rungs import ON_WGMMA
 from matmill.problem import Gemm
 from support.hopper_defects import DEFECTS, Defect, registers, retarget
-from support.wgmma_cases import REGISTERS, Case
 
 #: Remarks of the assembler: products serialized, waits or moves injected, setmaxnreg ignored.
 REMARK = re.compile(r"C75\d\d|serializ|setmaxnreg ignored", re.IGNORECASE)
@@ -65,12 +64,6 @@ def test_no_rung_is_spilled_serialized_or_ignored(rung: Rung[Gemm], dtype: DType
         assert constants["PRODUCER_REGISTERS"] + 2 * constants["CONSUMER_REGISTERS"] <= 3 * registers
     else:
         assert registers <= 168
-
-
-@pytest.mark.parametrize("case", REGISTERS[::3], ids=str)
-def test_no_tile_with_a_in_registers_is_spilled_serialized_or_ignored(case: Case) -> None:
-    problem = case.product().problem
-    assert _compiles_well(generate(case.kernel(problem), problem.dtype)) > 0
 
 
 def test_a_remark_is_found() -> None:

@@ -11,14 +11,17 @@ import re
 import pytest
 
 from matmill.config import Config
-from matmill.dtypes import F16, F32
+from matmill.dtypes import BF16, F16, F32
 from matmill.jit.compile import Resources, assembler_report, parse_resources
 from matmill.jit.source import Source, generate
 from matmill.kernel import Kernel
-from matmill.kernels.wgmma.tiles import SHAPES, threads
+from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured, threads
 from matmill.problem import Gemm
 from support.compiled import resources
 from support.strided import H200
+from support.wgmma_cases import REGISTERS as IN_REGISTERS
+from support.wgmma_cases import Case
 from support.wgmma_variants import EPILOGUES, LAYOUTS, WAYS, Variant, everything
 
 #: Registers of an SM, and what a thread can have at most.
@@ -97,6 +100,40 @@ def test_no_product_is_serialized(variant: Variant) -> None:
 def test_nothing_spills(variant: Variant) -> None:
     kernel, source = _source(variant)
     _is_within_budget(kernel, resources(source, H200.target))
+
+
+@pytest.mark.parametrize("case", IN_REGISTERS[::3], ids=str)
+def test_no_product_with_a_in_registers_is_serialized_or_spills(case: Case) -> None:
+    kernel = case.kernel(case.product().problem)
+    report = assembler_report(generate(kernel, BF16), H200.target)
+    assert _REMARK.search(report) is None, report
+    _is_within_budget(kernel, parse_resources(report, kernel.entry))
+
+
+@pytest.mark.parametrize(
+    ("problem", "shape", "words"),
+    [
+        (Gemm(128, 128, 77, F32, precision="tf32", a_align=4), SHAPES[0], "no unaligned fragments"),
+        (Gemm(128, 128, 77, BF16, a_strides=(154, 2), a_align=4), SHAPES[0], "apart along both dimensions"),
+        (Gemm(128, 128, 2**30 + 1, BF16, a_align=2), SHAPES[0], "more than its copies count"),
+        (Gemm(128, 128, 77, BF16, a_align=2, precision="high"), SHAPES[7], "promoted sums"),
+        (Gemm(128, 128, 77, BF16, a_align=2), Shape(256, 128, 2), "not 256"),
+        (Gemm(128, 128, 77, BF16, a_align=2), Shape(128, 128, 2, cluster=(1, 2)), "another block loads"),
+        (Gemm(128, 128, 77, BF16, a_align=2), Shape(64, 128, 2, pingpong=True), "same warp group"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_does_not_go_through_registers(problem: Gemm, shape: Shape, words: str) -> None:
+    config = configured(shape, problem, H200, repack="B", in_registers=True)
+    assert words in (WGMMA.with_config(config).why_not(problem, H200) or "")
+
+
+def test_an_a_is_repacked_or_goes_through_registers() -> None:
+    problem = Gemm(128, 128, 77, BF16, a_align=2)
+    both = configured(SHAPES[0], problem, H200, repack="A", in_registers=True)
+    neither = configured(SHAPES[0], problem, H200)
+    assert "or is repacked" in (WGMMA.with_config(both).why_not(problem, H200) or "")
+    assert "TMA needs rows of A" in (WGMMA.with_config(neither).why_not(problem, H200) or "")
 
 
 def test_every_variant_compiles_well(request: pytest.FixtureRequest) -> None:
