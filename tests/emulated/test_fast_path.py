@@ -72,8 +72,8 @@ def test_tensor_maps_follow_the_arrays(tensors: Tensors, checked: list[str]) -> 
 def test_too_little_memory_for_a_workspace_is_said_with_what_would_do(
     tensors: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = tensors(_half(0, 200, 1601)), tensors(_half(1, 1601, 200))
-    matmill.matmul(x, y)  # on odd rows, which are copied
+    x, y = tensors(_half(0, 200, 1601)), tensors(_half(1, 1601, 201))
+    matmill.matmul(x, y)  # on odd rows, of which those of one operand are copied
     new_empty = Tensor.new_empty
 
     class OutOfMemoryError(RuntimeError):

@@ -108,7 +108,7 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> ThreadTile:
     ``whole_rows`` asks for tiles as wide as D.
 
     >>> thread_tile(Gemm(m=9, n=9, k=1000))
-    Tile(tm=9, tn=5, rows=1, columns=2)
+    ThreadTile(tm=9, tn=5, rows=1, columns=2)
     """
     powers = [1 << i for i in range(11)]
     tiles = (
