@@ -238,6 +238,8 @@ FAULTS = (
           "      if (threadIdx.x < RUNS) ptx::cp_async_zfill<16>(stage + last_to, last, true);\n", "", PRODUCTS,
           "registers and 64x64"),
     Fault("wgmma: neighbours of A's rows are multiplied", "kernels/wgmma/unaligned.cuh",
+          "bytes = min(max(rest, 0), 16), last", "bytes = 16, last", PRODUCTS, "registers and slices"),
+    Fault("wgmma: neighbours behind A's rows are multiplied", "kernels/wgmma/unaligned.cuh",
           "last_bytes = min(max(last_rest, 0), 16);", "last_bytes = 16;", PRODUCTS, "registers and one"),
     Fault("wgmma: lanes that still load fragments", "kernels/wgmma/kernel.cuh",
           "  if constexpr (Tile::A_IN_REGISTERS) __syncwarp();  // all lanes have loaded fragments\n", "", PRODUCTS,
