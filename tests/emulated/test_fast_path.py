@@ -62,9 +62,12 @@ def _half(seed: int, m: int, n: int) -> Array:
     return np.random.default_rng(seed).integers(-9, 9, (m, n)).astype(np.float16)
 
 
-def test_tensor_maps_follow_the_arrays(tensors: Tensors, checked: list[str]) -> None:
+@pytest.mark.parametrize(("m", "k", "n"), [(40, 64, 48), (200, 801, 200)], ids=["by TMA", "A in registers"])
+def test_tensor_maps_and_pointers_follow_the_arrays(
+    m: int, k: int, n: int, tensors: Tensors, checked: list[str]
+) -> None:
     for turn in range(3):
-        x, y = _half(turn, 40, 64), _half(turn + 10, 64, 48)
+        x, y = _half(turn, m, k), _half(turn + 10, k, n)
         assert (matmill.matmul(tensors(x), tensors(y)).base == x @ y).all()
         assert len(checked) == 2
 
