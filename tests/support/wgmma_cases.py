@@ -152,25 +152,30 @@ OPERANDS = (
     Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),
 )  # fmt: skip
 #: A whose rows start anywhere, through registers: tiles of one and of two warp groups, alone and in clusters, K-major
-#: and MN-major. What lies beside the elements of A is not finite.
+#: and MN-major. What lies beside the elements of A is not finite. Every second row runs by day: these have both layouts.
 _ODD, _ODD_COLUMNS = Layout(pad=1, start=1), Layout(transposed=True, pad=3, start=3)
 REGISTERS = (
     *(
         Case(f"A in registers, {'columns' if a.transposed else 'rows'}, {_named(shape)}", shape,
              (shape.bm * shape.cluster[0] + 8, max(shape.bn - 24, 8), 205), sms=shape.cluster[0], stages=2,
              in_registers=True, given={"a": a, "b": COLUMN})
-        for shape in (Shape(128, 256, 2), Shape(128, 160, 2, cluster=(2, 1)), Shape(64, 64, 1), Shape(64, 8, 1))
-        for a in (_ODD, _ODD_COLUMNS)
+        for shape, layouts in (
+            (Shape(128, 256, 2), (_ODD, _ODD_COLUMNS)),
+            (Shape(128, 160, 2, cluster=(2, 1)), (_ODD_COLUMNS, _ODD)),
+            (Shape(64, 64, 1), (_ODD, _ODD_COLUMNS)),
+            (Shape(64, 8, 1), (_ODD_COLUMNS, _ODD)),
+        )
+        for a in layouts
     ),
-    Case("A in registers, one step", SMALL, (61, 72, 60), in_registers=True, given={"a": _ODD}),
     Case("A in registers, rows on 4 bytes", SQUARE, (135, 72, 206), in_registers=True, given={"a": Layout(pad=4)}),
+    Case("A in registers, one step", SMALL, (61, 72, 60), in_registers=True, given={"a": _ODD}),
     Case("A in registers, both odd", SQUARE, (135, 73, 77), in_registers=True, given={"dtype": F16}),
     Case("B in registers, exchanged", SQUARE, (72, 135, 77), swap=True, in_registers=True, given={"a": PAD7}),
+    Case("A in registers, float32 D", SMALL, (70, 73, 77), in_registers=True, given={"out_dtype": F32, "b": PAD7}),
     Case("A of a batch in registers", SMALL, (61, 72, 136), in_registers=True,
          given={"batch": 3, "a": _ODD_COLUMNS, "c": ROW, "bias": "row"}),
-    Case("A in registers, float32 D", SMALL, (70, 73, 77), in_registers=True, given={"out_dtype": F32, "b": PAD7}),
-    Case("A in registers, slices", SQUARE, (135, 72, 333), slices=3, in_registers=True, given={"a": _ODD}),
     Case("A in registers, slices in a cluster", replace(SMALL, cluster_k=2), (61, 72, 201), in_registers=True,
          given={"a": _ODD_COLUMNS}),
+    Case("A in registers, slices", SQUARE, (135, 72, 333), slices=3, in_registers=True, given={"a": _ODD}),
 )  # fmt: skip
 ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *OPERANDS, *REGISTERS)
