@@ -75,8 +75,10 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   both ends of a row.
 - **A through registers.** A copy of 8192 x 50257 elements is 824 MB. An A of 16 bits whose rows start anywhere needs
   none: the producer's threads copy the aligned vectors that hold it by `cp.async`, and consumers shift elements on
-  their way to `wgmma`, which takes A from registers. Copying costs cycles of the path to shared memory, so that the
-  model repacks for small tiles still. Where both operands start anywhere, one of them is repacked.
+  their way to `wgmma`, which takes A from registers. K-major rows of one shift, which are eight apart, are neighbours
+  in shared memory, so that a warp meets no bank conflict; the map of D puts its rows back. Copying costs cycles of the
+  path to shared memory, so that the model repacks for small tiles still. Where both operands start anywhere, one of
+  them is repacked.
 - **Split-K.** Where D has too few tiles for the GPU, each tile's k is split into slices, by one of two ways. Up to
   eight blocks of a cluster have the slices of a tile: the first one reads the others' float32 sums from their shared
   memory. Or every slice leaves its sums in a workspace, and a second launch adds them. The order is fixed either way:

@@ -156,8 +156,9 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
     a_straddles, b_straddles = for_each(config, lambda one: _straddles(problem, one), *_OF_COPIES)
     direct, tma = config["STAGED"] == 0, config["D_TMA"]
-    # Loads of single elements take as long as those of pairs. K-major rows that start anywhere meet in banks.
-    fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + config["A_K_INNER"])
+    # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
+    meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
+    fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
     return Demand(
         multiply=bm * bn * config["BK"] / _fmas(problem, arch),
         # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.

@@ -4,7 +4,8 @@
 //   float32 D    sums ── pairs or single elements ──▶ D, whole sectors of 32 bytes; so do partial sums of split-K
 //
 // Staging keeps D's own layout: rows of columns, or where D's columns are contiguous (D_TRANSPOSED) columns of rows. It
-// is swizzled so that stmatrix meets no bank conflict, and so that TMA takes it.
+// is swizzled so that stmatrix meets no bank conflict, and so that TMA takes it. Interleaved rows stay so in staging; the
+// map of D puts them back.
 #pragma once
 
 #include "kernels/shared/result.cuh"
@@ -17,28 +18,22 @@
 
 namespace matmill {
 
-// This thread's place in the fragments of a warp group's 64 rows: rows `row` and `row` + 8, columns `column`, `column` + 1
-// of every eight.
-struct WgmmaLane {
-  int row, column;
-
-  __device__ __forceinline__ WgmmaLane()
-      : row(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4), column(threadIdx.x % 4 * 2) {}
-};
+// The first of this thread's two columns of every eight.
+__device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
 
 // Stores the sums themselves, from the tile's first row and column at D on, in elements of float32. PAIRED says that two
 // columns are one 8-byte store.
 template <class Tile, bool PAIRED, class Outputs>
 __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, const Outputs& outputs, float* D,
                                              long long d_row, long long d_column, int first_row, int first_column) {
-  const WgmmaLane lane;
+  const WgmmaRows<Tile> rows;
 #pragma unroll
   for (int i = 0; i < Tile::ROW_TILES * 2; ++i) {
-    const int row = first_row + 64 * (i / 2) + 8 * (i % 2) + lane.row;
+    const int row = first_row + 64 * (i / 2) + rows.NEXT * (i % 2) + rows.first;
     const float of_row = outputs.of_row(row);
 #pragma unroll
     for (int j = 0; j < Tile::BN / 8; ++j) {
-      const int column = first_column + lane.column + 8 * j;
+      const int column = first_column + lane_column() + 8 * j;
       if constexpr (!Outputs::PLAIN) {
         if (first_column + 8 * j >= outputs.n) break;  // as in WgmmaStaging
       }
@@ -76,8 +71,9 @@ struct WgmmaStaging {
   template <class Outputs>
   __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
                                         int first_row, int first_column) const {
-    const WgmmaLane lane;
-    const float of_rows[2] = {outputs.of_row(first_row + lane.row), outputs.of_row(first_row + lane.row + 8)};
+    const WgmmaRows<Tile> rows;
+    const float of_rows[2] = {outputs.of_row(first_row + rows.first),
+                              outputs.of_row(first_row + rows.first + rows.NEXT)};
     int written = 0;  // groups of 16 columns
 #pragma unroll
     for (; written < GROUPS; ++written) {
@@ -87,8 +83,8 @@ struct WgmmaStaging {
       unsigned pairs[4];
 #pragma unroll
       for (int p = 0; p < (HALF ? 2 : 4); ++p) {
-        const int row = first_row + lane.row + 8 * (p % 2);
-        const int column = first_column + inside + lane.column + 8 * (p / 2);
+        const int row = first_row + rows.first + rows.NEXT * (p % 2);
+        const int column = first_column + inside + lane_column() + 8 * (p / 2);
         const int s = inside / 2 + 2 * p;
         pairs[p] = ptx::rounded_pair(
             Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + outputs.of_column(column)),
@@ -196,6 +192,10 @@ __device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, co
 #pragma unroll
           for (int box = 0; box < Staging::WIDTH / Staging::BOX; ++box) {
             const int along = box * Staging::BOX;
+            if constexpr (Tile::INTERLEAVED) {  // eight rows of every eighth one after another
+              ptx::tma_store_4d(map, start + box * Staging::BOX_BYTES, column + along, row / 8, 0, batch);
+              continue;
+            }
             ptx::tma_store_3d(map, start + box * Staging::BOX_BYTES, TRANSPOSED ? row : column + along,
                               TRANSPOSED ? column : row, batch);
           }

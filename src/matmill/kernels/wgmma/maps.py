@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.kernel import GemmOperands, ceil_div
@@ -42,7 +44,18 @@ def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
     wide = ROWS if config["D_TRANSPOSED"] else next(width for width in _BOXES if staged % width == 0)
     box = (wide, staged) if config["D_TRANSPOSED"] else (wide, ROWS)
     span = wide * problem.dtype.itemsize
-    return _map(problem, runs(problem, "D"), pointer, box, span if span > VECTOR_BYTES else 0)
+    whole = _map(problem, runs(problem, "D"), pointer, box, span if span > VECTOR_BYTES else 0)
+    if not config["INTERLEAVED"]:
+        return whole
+    # Every eighth row is a dimension of its own, ahead of the one with eight neighbours.
+    (columns, rows, count), (pitch, apart) = whole.sizes, whole.strides
+    return replace(
+        whole,
+        sizes=(columns, rows // 8, 8, count),
+        strides=(8 * pitch, pitch, apart),
+        box=(wide, 8, 8, 1),
+        element_strides=(1, 1, 1, 1),
+    )
 
 
 def _map(

@@ -31,6 +31,8 @@ struct WgmmaTile {
   static constexpr int BOX = 64 * SPAN;  // bytes of an MN-major box
   // A in registers: rows of its stage, which are those of A or of its transpose, and bytes from one to the next.
   static constexpr bool A_IN_REGISTERS = Config::A_IN_REGISTERS != 0, A_PAIRED = Config::A_PAIRED != 0;
+  // Row r of 64 is row r / 8 + r % 8 * 8 of the products, so that a warp's eight rows of a fragment have one shift.
+  static constexpr bool INTERLEAVED = Config::INTERLEAVED != 0;
   static constexpr int A_RUNS = A_K_MAJOR ? BM : BK, A_PITCH = (A_K_MAJOR ? SPAN : 2 * BM) + 16;
   static constexpr int A_BYTES = A_IN_REGISTERS ? A_RUNS * A_PITCH : BM * SPAN, B_BYTES = BN * SPAN;
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
@@ -62,11 +64,23 @@ struct WgmmaTile {
   static_assert((A_K_MAJOR && B_K_MAJOR) || sizeof(Scalar) == 2, "wgmma transposes 16-bit elements alone");
   static_assert(!A_IN_REGISTERS || (ROW_TILES == 1 && CLUSTER_N == 1 && sizeof(Scalar) == 2),
                 "registers hold 64 rows of 16-bit A, which no other block loads");
+  static_assert(!INTERLEAVED || (A_IN_REGISTERS && A_K_MAJOR), "rows of A are interleaved on their way to registers");
   static_assert(A_BYTES % 1024 == 0, "the swizzle of B repeats every 1024 bytes");
   static_assert(B_K_MAJOR || BN % 64 == 0, "boxes of an MN-major B have 64 columns");
 
   using Operand = typename WgmmaOperand<Scalar>::Type;
   using Sums = float[ROW_TILES][BN / 2];
+};
+
+// This thread's rows of its warp group's 64: `first` and the one NEXT further on, of fragments of A as of sums.
+template <class Tile>
+struct WgmmaRows {
+  static constexpr int NEXT = Tile::INTERLEAVED ? 1 : 8;
+  int first;
+
+  __device__ __forceinline__ WgmmaRows()
+      : first(Tile::INTERLEAVED ? threadIdx.x % 32 / 4 * 8 + threadIdx.x / 32 % 4 * 2
+                                : threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4) {}
 };
 
 // Addresses in shared memory.

@@ -257,6 +257,7 @@ def configured(
         A_IN_REGISTERS=int(in_registers),
         # Two elements of k are one load where rows start on 4 bytes.
         A_PAIRED=int(in_registers and a.along_k and a.align >= 4),
+        INTERLEAVED=int(in_registers and a.along_k and (direct or _eighth_rows(launched, d))),
         STAGED=staged,
         D_TRANSPOSED=int(not direct and not d.along_k),
         # TMA stores whole 16 bytes, also behind the end of a row.
@@ -273,6 +274,12 @@ def configured(
     )
     repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
     return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
+
+
+def _eighth_rows(launched: Gemm, d: Runs) -> bool:
+    """Tell whether TMA stores every eighth row of D at a time: whole groups of eight aligned rows."""
+    whole = d.length * launched.dtype.itemsize % VECTOR_BYTES == 0 and d.count % 8 == 0
+    return d.along_k and d.by_tma and whole
 
 
 def _paired(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
@@ -372,6 +379,7 @@ _OF_PROBLEM = frozenset(
         "A_K_INNER",
         "B_K_INNER",
         "A_PAIRED",
+        "INTERLEAVED",
         "D_TRANSPOSED",
         "D_TMA",
         "D_PAIRED",

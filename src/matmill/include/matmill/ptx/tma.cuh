@@ -97,6 +97,12 @@ __device__ __forceinline__ void tma_store_3d(const TensorMap* map, unsigned from
                : "memory");
 }
 
+__device__ __forceinline__ void tma_store_4d(const TensorMap* map, unsigned from, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(from), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
 // The same, added to what is there, element by element in no fixed order.
 __device__ __forceinline__ void tma_reduce_add_2d(const TensorMap* map, unsigned from, int x, int y) {
   asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
