@@ -152,7 +152,7 @@ OPERANDS = (
     Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),
 )  # fmt: skip
 #: A whose rows start anywhere, through registers: tiles of one and of two warp groups, alone and in clusters, K-major
-#: and MN-major. What lies beside the elements of A is not finite. Rows of both layouts run by day.
+#: and MN-major. Neighbours of elements of A are not finite. Rows of both layouts run by day.
 _ODD, _ODD_COLUMNS = Layout(pad=1, start=1), Layout(transposed=True, pad=3, start=3)
 REGISTERS = (
     *(
