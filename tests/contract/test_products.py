@@ -257,7 +257,7 @@ def _any_products(draw: st.DrawFn) -> tuple[StridedProduct, Kernel[Gemm]]:
     return product, legal[max(number % len(legal), min(len(legal) - 1, len(legal) // 3 * (kernel is GEMM)))]
 
 
-@examples(16, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
+@examples(10, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(_any_products())
 def test_any_product(executor: Executor, drawn: tuple[StridedProduct, Kernel[Gemm]]) -> None:
     executor.check(*drawn, twice=False)
