@@ -1,4 +1,4 @@
-"""What the pages of all ladders have in common: the head, tables of what was counted, and the rungs' sections."""
+"""Parts of the pages of all ladders: the head, tables of counters, and the rungs' sections."""
 
 from __future__ import annotations
 

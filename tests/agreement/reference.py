@@ -1,4 +1,4 @@
-"""What the rows of a table leave: PTX ISA in Python's integers, a value at a time.
+"""The results of a table's rows: PTX ISA in Python's integers, a value at a time.
 
 A row is a few instructions without branches. ``evaluate`` reads them as text and knows nothing of the emulator.
 """
@@ -508,17 +508,16 @@ def _between_floats(fmt: Format, to: str, mode: str, more: list[str], *, flush: 
 def _convert_pair(to: str, source: str, mode: str, more: list[str]) -> Function:
     """Return the conversions of two numbers that become or are the halves of a register."""
     small = {"e4m3": E4M3, "e5m2": E5M2}
-    single: Function
     half, origin = to.removesuffix("x2"), source.removesuffix("x2")
-    if half in small:
-        single = lambda a: _to_byte(small[half], FORMATS[origin].decode(a), more)  # noqa: E731
-        width, target = FORMATS[origin].bits, 8
-    elif origin in small:
-        single = lambda a: finish(FORMATS[half], _of_byte(small[origin], a), "rn", more)  # noqa: E731
-        width, target = 8, 16
-    else:
-        single = lambda a: finish(FORMATS[half], FORMATS[origin].decode(a), mode, more)  # noqa: E731
-        width, target = FORMATS[origin].bits, 16
+    target, width = 8 if half in small else 16, 8 if origin in small else FORMATS[origin].bits
+
+    def single(a: int) -> int:
+        if half in small:
+            return _to_byte(small[half], FORMATS[origin].decode(a), more)
+        if origin in small:
+            return finish(FORMATS[half], _of_byte(small[origin], a), "rn", more)
+        return finish(FORMATS[half], FORMATS[origin].decode(a), mode, more)
+
     if source.endswith("x2"):
         mask = (1 << width) - 1
         return lambda a: single(a & mask) | single(a >> width & mask) << target

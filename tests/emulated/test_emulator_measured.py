@@ -1,4 +1,4 @@
-"""What an H200 left where the emulator once left something else: the emulator and the reference must leave the same.
+"""Results of an H200 that the emulator once missed: the emulator and the reference must have the same.
 
 All rows are from one run of tests/gpu/test_emulator_agrees_gpu.py, unless they are said to be read from machine code.
 """

@@ -1,4 +1,4 @@
-"""What an H200 answered to the probe of 2026-11-23, as the record has it, is what the emulator answers."""
+"""The emulator answers the probe of 2026-11-23 as an H200 did, by the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the probe of Hopper recorded on an H200: products, boxes, elected lanes, parities, ignored bytes."""
+"""Records of the probe of Hopper on an H200: products, boxes, elected lanes, parities, ignored bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What entries of rungs claim, counted by the emulator: accesses, sectors, wavefronts, barriers and bytes.
+"""Claims of rungs' entries, counted by the emulator: accesses, sectors, wavefronts, barriers and bytes.
 
 A claim is words of a rung's entry with a number in them, and how the emulator's counters make that number.
 """

@@ -1,4 +1,4 @@
-"""What keeps rungs right, each taken away: barriers, waits, fences and atomics; the emulator names each mistake."""
+"""Barriers, waits, fences and atomics of rungs, each left out: the emulator names the mistake."""
 
 from __future__ import annotations
 

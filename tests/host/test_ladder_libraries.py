@@ -1,4 +1,4 @@
-"""What ladders are compared with: cuBLAS and CuPy over stand-ins, what they refuse, and how matrices reach them."""
+"""Libraries beside ladders: cuBLAS and CuPy over stand-ins, their refusals, and how matrices reach them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _array(memory: Any) -> Array:
 
 
 class FakeCupy(ModuleType):
-    """As much of CuPy as products and sums use, over NumPy."""
+    """The part of CuPy that products and sums use, over NumPy."""
 
     def __init__(self) -> None:
         super().__init__("cupy")

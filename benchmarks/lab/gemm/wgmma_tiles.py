@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,7 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str, *, a_layout: str =
     >>> packed(8, 16, 20, ALL["float16"], "column").b_align
     8
     """
-    size, b_pitch, a_pitch = dtype.itemsize, n if layout == "row" else k, k if a_layout == "row" else m
-    return Gemm(
-        m, n, k, dtype, a_strides=(k, 1) if a_layout == "row" else (1, m),
-        b_strides=(n, 1) if layout == "row" else (1, k), a_align=gcd(16, a_pitch * size),
-        b_align=gcd(16, b_pitch * size), d_align=gcd(16, n * size),
-    )  # fmt: skip
+    return shapes.packed(m, n, k, dtype, layouts="".join("n" if one == "row" else "t" for one in (a_layout, layout)))
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:

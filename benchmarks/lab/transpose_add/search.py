@@ -78,7 +78,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a search works with; ``seed`` is that of the matrices and of the order of runs."""
+    """A search's inputs; ``seed`` is that of the matrices and of the order of runs."""
 
     gpu: GPU
     clock: Clock
