@@ -9,7 +9,7 @@ from matmill.arrays import Operand, inspect, makes_results, resolve_stream, will
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
-from matmill.dispatch.plan_cache import Call, resolve
+from matmill.dispatch.plan_cache import Call, PreparedCall, prepared, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import (
     NO_OPTIONS,
@@ -351,6 +351,27 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
+    request = _request(operation, first, second, c, alpha, beta, out, named, epilogue)
+    call = resolve(request, executor)
+    if c is not None and request.beta == 0:
+        request = request._replace(c=None)
+    if request.out is not None:
+        check_apart(request)
+    return _result(request, call, named, progress)
+
+
+def _request(  # noqa: PLR0917 — as for _product
+    operation: Operation,
+    first: Any,
+    second: Any,
+    c: Any,
+    alpha: float,
+    beta: float,
+    out: Any,
+    named: int | None,
+    epilogue: _EpilogueOptions | None,
+) -> Request:
+    """Return the request of a product: its arrays as operands, its scalars as floats."""
     a = inspect(first, operation.first, named, ALL)
     b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, ALL)
     z = None if c is None else inspect(c, "c", named, ALL)
@@ -365,13 +386,18 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
         options = checked_options(activation, out_dtype, precision, a.dtype)
     like, home = _result_owner(first, a, second, b)
-    request = _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
-    call = resolve(request, executor)
-    if z is not None and beta == 0:
-        request = request._replace(c=None)
-    if target is not None:
-        check_apart(request)
-    return _result(request, call, named, progress)
+    return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
+
+
+def prepare_matmul(a: Any, b: Any, *, c: Any = None, bias: Any = None, precision: str | None = None) -> PreparedCall:
+    """Return the call of ``a @ b + c + bias`` for arrays on a GPU: chosen, compiled and loaded, but not launched.
+
+    Everything is as in :func:`matmul`, errors too.
+    """
+    epilogue = None if bias is precision is None else (bias, None, None, precision)
+    request = _request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, None, None, epilogue)
+    call = resolve(request, None)
+    return call if isinstance(call, PreparedCall) else prepared(call, request, 0)
 
 
 def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:

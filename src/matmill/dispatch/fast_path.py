@@ -14,6 +14,7 @@ from typing import Any
 from matmill.dispatch import plan_cache
 from matmill.dispatch.validate import Operation
 from matmill.dtypes import ELEMENTWISE, DType
+from matmill.plan import Enqueue
 
 
 class _Torch:
@@ -150,7 +151,44 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
     # increment_version takes one tensor.
     except (KeyError, RuntimeError, TypeError):
         return None
-    current_stream, enqueue = torch.current_stream, call.enqueue
+    return out if _enqueued(call, call.enqueue, x, device, (a, b, 0, d, 0)) else None
+
+
+class Launcher:
+    """A product of plain torch tensors on one GPU, all of one layout: only addresses change from call to call.
+
+    ``addend`` is a bias, (n,) or (1, n), or None, or a C of the result's shape.
+    """
+
+    __slots__ = ("_biased", "_call", "_device", "_enqueue")
+
+    def __init__(self, call: plan_cache.PreparedCall, device: int, *, biased: bool, added: bool) -> None:
+        self._call, self._device, self._biased = call, device, biased
+        self._enqueue = call.plan.bound(1.0, 1.0) if added else call.enqueue
+
+    def __call__(self, x: Any, y: Any, addend: Any) -> Any:
+        """Return the product, or None where an address is not on 16 bytes, or there is no memory for a workspace.
+
+        The tensors have the layouts, type and GPU that the call was prepared for: this is not checked.
+        """
+        call = self._call
+        out = x.new_empty(call.shape)
+        a, b, d = x.data_ptr(), y.data_ptr(), out.data_ptr()
+        c = 0 if addend is None else addend.data_ptr()
+        if (a | b | d | c) & 15:
+            return None
+        places = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
+        return out if _enqueued(call, self._enqueue, x, self._device, places) else None
+
+
+def _enqueued(
+    call: plan_cache.PreparedCall, enqueue: Enqueue, x: Any, device: int, places: tuple[int, int, int, int, int]
+) -> bool:
+    """Enqueue a call on torch's current stream, for the addresses of A, B, C, D and a bias.
+
+    Returns False where there is no memory for the workspace.
+    """
+    current_stream = torch.current_stream
     stream = current_stream(device)
     workspace, counter, lent = 0, 0, None  # keeps borrowed memory alive until the launches are enqueued
     if call.workspace:
@@ -160,7 +198,8 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             try:
                 lent = x.new_empty(call.workspace, dtype=torch.byte)
             except RuntimeError:  # out of memory: the checked path raises a better message
-                return None
+                return False
             workspace = lent.data_ptr()
-    enqueue((a, b, 0, d, workspace, counter, 0), stream)
-    return out
+    a, b, c, d, bias = places
+    enqueue((a, b, c, d, workspace, counter, bias), stream)
+    return True

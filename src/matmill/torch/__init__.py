@@ -20,10 +20,23 @@ from __future__ import annotations
 import sys
 
 from matmill.torch import dispatch, scripting
+from matmill.torch.enable import disable, enable, load_decisions, save_decisions
 from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
 from matmill.torch.groups import Pending
 
-__all__ = ["Pending", "gram", "inner", "linear", "matmul", "transpose", "transpose_add"]
+__all__ = [
+    "Pending",
+    "disable",
+    "enable",
+    "gram",
+    "inner",
+    "linear",
+    "load_decisions",
+    "matmul",
+    "save_decisions",
+    "transpose",
+    "transpose_add",
+]
 
 dispatch.register()
 scripting.register()

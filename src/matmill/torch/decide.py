@@ -1,0 +1,316 @@
+"""Decide for each product of torch whether torch's own kernel answers it or matmill's.
+
+A product is decided at its first meeting, by times measured on its own operands, or, where nothing may be measured, by
+the cost models. Products of one layout share a :class:`Decision`. A tie is torch's, and so is everything that fails:
+no decision raises in a user's program.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from matmill.analysis.floor import floor
+from matmill.arch import Arch
+from matmill.decisions import Decisions, Row, default_path
+from matmill.dtypes import ALL
+from matmill.problem import Gemm
+from matmill.torch.gpu import Prepared, Run
+
+#: Torch's own way to a product of the operands (a, b, addend).
+ByTorch: TypeAlias = Callable[[Any, Any, Any], Any]
+
+#: The share of torch's time that matmill must save.
+LEAST_GAIN = 0.03
+#: The same without measurement, where two predictions stand against each other.
+_LEAST_PREDICTED_GAIN = 0.25
+#: Shares of the data sheet's rates that cuBLAS reaches with rows on 16 bytes, and with 16-bit rows elsewhere
+#: (benchmarks/results/shapes_h200.json, wgmma_odd_operands_h200.json: 2 to 6 times as long), and seconds of a launch.
+_ALIGNED, _UNALIGNED, _LAUNCH = 0.75, 0.25, 3e-6
+_ROW_BYTES = 16
+
+_DTYPES = {getattr(torch, name): dtype for name, dtype in ALL.items()}
+
+
+class Device(Protocol):
+    """What a decision needs of the machine: :class:`matmill.torch.gpu.CudaGPU`, or a stand-in of it."""
+
+    def serves(self, x: Any) -> bool:
+        """Tell whether products of a tensor are decided."""
+
+    def autocast(self) -> bool:
+        """Tell whether torch converts operands of products automatically."""
+
+    def identity(self, x: Any) -> tuple[str, dict[str, str]]:
+        """Return the name of a tensor's GPU, and the versions that decide between kernels."""
+
+    def capturing(self) -> bool:
+        """Tell whether the current stream records a graph."""
+
+    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+        """Return matmill's kernel."""
+
+    def seconds(self, calls: list[Callable[[], Any]], x: Any, nbytes: int) -> list[float]:
+        """Return the seconds of each call."""
+
+
+class Product(NamedTuple):
+    """A product that torch is to compute: of ``a`` and ``b``, each transposed or not, plus ``addend`` or None.
+
+    The addend is a bias (n,) or (1, n), or has the result's shape. ``b`` has the batches of ``a``, or none.
+    ``by_torch`` computes it from the three tensors in torch's own way.
+    """
+
+    a: Any
+    b: Any
+    addend: Any
+    transposed: tuple[bool, bool]
+    by_torch: ByTorch
+
+    @property
+    def left(self) -> Any:
+        """The left operand, (..., m, k)."""
+        return self.a.mT if self.transposed[0] else self.a
+
+    @property
+    def right(self) -> Any:
+        """The right operand, (..., k, n)."""
+        return self.b.mT if self.transposed[1] else self.b
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """All that a decision depends on, but for alignment, which its kernel checks."""
+        a, b, addend, transposed, _by_torch = self
+        dtype = a.dtype
+        tf32 = dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
+        added = None if addend is None else (addend.shape, addend.stride())
+        return a.get_device(), dtype, a.shape, a.stride(), b.shape, b.stride(), transposed, added, tf32
+
+    def compute(self) -> Any:
+        """Return the result from torch."""
+        return self.by_torch(self.a, self.b, self.addend)
+
+    def nbytes(self) -> int:
+        """Return the bytes of operands and result."""
+        elements = sum(x.numel() for x in (self.a, self.b, self.addend) if x is not None)
+        left, right = self.left, self.right
+        return int(self.a.element_size() * (elements + left.numel() // left.shape[-1] * right.shape[-1]))
+
+    def __str__(self) -> str:
+        """Return the product in words: its type, and shape, order and alignment of its operands.
+
+        >>> print(Product(torch.ones(2, 3), torch.ones(5, 3), None, (False, True), torch.nn.functional.linear))
+        float32 2x3 row/4 @ 3x5 column/4
+        """
+        a, addend = self.a, self.addend
+        dtype = str(a.dtype).removeprefix("torch.")
+        tf32 = " tf32" if a.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else ""
+        added = "" if addend is None else " + bias" if addend.dim() == 1 else " + " + "x".join(map(str, addend.shape))
+        return f"{dtype}{tf32} {_described(self.left)} @ {_described(self.right)}{added}"
+
+
+@dataclass(slots=True, eq=False)
+class Decision:
+    """Who answers the products of one layout, by which times in seconds (None where nothing was measured), and why.
+
+    ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products. ``problem`` and ``arch``
+    are None where matmill has no kernel that was asked.
+    """
+
+    key: str
+    run: Run | None
+    torch_seconds: float | None
+    matmill_seconds: float | None
+    reason: str
+    problem: Gemm | None = None
+    arch: Arch | None = None
+    calls: int = 0
+
+    @property
+    def row(self) -> Row:
+        """The decision as a row of a table."""
+        winner = "torch" if self.run is None else "matmill"
+        times = {"torch_seconds": self.torch_seconds, "matmill_seconds": self.matmill_seconds}
+        return {"winner": winner, **{name: seconds for name, seconds in times.items() if seconds is not None}}
+
+    @property
+    def gain(self) -> float:
+        """Seconds that a product saves on the GPU."""
+        if self.run is None or self.torch_seconds is None or self.matmill_seconds is None:
+            return 0.0
+        return self.torch_seconds - self.matmill_seconds
+
+
+@dataclass(frozen=True)
+class Options:
+    """How products are decided.
+
+    With ``benchmark`` they are timed at their first meeting, else predicted. Kernels with more bytes of workspace than
+    ``workspace_limit`` are not tried. ``table`` are fixed decisions in place of those kept on disk.
+    """
+
+    benchmark: bool = True
+    workspace_limit: int = 64 << 20
+    exclude: tuple[str, ...] = ()
+    table: Decisions | None = None
+
+
+class Decider:
+    """Decisions by layout, for one set of options.
+
+    Threads share it: while one of them times a product, the others have theirs from torch.
+    """
+
+    def __init__(self, device: Device, options: Options) -> None:
+        self.device, self.options = device, options
+        self.decisions: dict[tuple[object, ...], Decision] = {}
+        self._tables: dict[str, Decisions] = {}
+        self._timing = threading.Lock()
+
+    def answer(self, product: Product) -> Any:
+        """Return the result of a product, from torch or from matmill."""
+        decision = self.decisions.get(product.layout) or self.decide(product)
+        if decision is None:
+            return product.compute()
+        decision.calls += 1
+        run, result = decision.run, None
+        if run is not None:
+            try:
+                result = run(product.a, product.b, product.addend)
+            except Exception as error:  # noqa: BLE001 — whatever it is, torch answers
+                _give_up(decision, error)
+        return product.compute() if result is None else result
+
+    def decide(self, product: Product) -> Decision | None:
+        """Return the decision on a product, made now if need be, or None for torch without a decision.
+
+        There is none while another thread is timing, and while a graph is captured, in which nothing may be loaded.
+        """
+        key = product.layout
+        decision = self.decisions.get(key)
+        if decision is not None:
+            return decision
+        if self.device.capturing() or not self._timing.acquire(blocking=False):
+            return None
+        try:
+            with torch.no_grad():
+                decision = self._decide(product)
+        finally:
+            self._timing.release()
+        self.decisions[key] = decision
+        return decision
+
+    def table(self, x: Any) -> Decisions:
+        """Return the decisions that are kept for the GPU of ``x``."""
+        if self.options.table is not None:
+            return self.options.table
+        if torch.are_deterministic_algorithms_enabled():
+            return Decisions(None)  # what an earlier run happened to measure must not decide
+        name, versions = self.device.identity(x)
+        if name not in self._tables:
+            self._tables[name] = Decisions(default_path(name, versions))
+        return self._tables[name]
+
+    def _decide(self, product: Product) -> Decision:
+        name = str(product)
+        reason = _why_torch(product)
+        if reason is not None:
+            return Decision(name, None, None, None, reason)
+        try:
+            return self._between(name, product)
+        except Exception as error:  # noqa: BLE001 — a decision that fails is torch's
+            decision = Decision(name, None, None, None, "")
+            _give_up(decision, error)
+            return decision
+
+    def _between(self, name: str, product: Product) -> Decision:
+        """Decide between two kernels that both take the product."""
+        table = self.table(product.a)
+        row = table.get(name)
+        if row is not None and row.get("winner") == "torch":
+            return _by_row(name, row, None)
+        kernel = self.device.prepare(product.left, product.right, product.addend)
+        if row is not None:
+            return _by_row(name, row, kernel)
+        limit = self.options.workspace_limit
+        if kernel.workspace > limit:
+            reason = f"matmill's kernel needs {kernel.workspace >> 20} MiB of workspace, and the limit is {limit >> 20}"
+            return Decision(name, None, None, None, reason, kernel.problem, kernel.arch)
+        if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
+            return _predicted(name, kernel)
+        a, b, addend = product.a, product.b, product.addend
+        calls = [lambda: kernel.run(a, b, addend), product.compute]
+        ours, theirs = self.device.seconds(calls, a, product.nbytes())
+        winner = "matmill" if ours <= (1 - LEAST_GAIN) * theirs else "torch"
+        measured = {"winner": winner, "torch_seconds": theirs, "matmill_seconds": ours, "kernel": kernel.label}
+        return _by_row(name, table.put(name, measured), kernel)
+
+
+def _give_up(decision: Decision, error: Exception) -> None:
+    """Leave a product to torch from now on, and warn of any error but a lack of memory."""
+    decision.run, decision.reason = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return
+    warnings.warn(
+        f"torch computes {decision.key}, because matmill failed with {decision.reason} "
+        "Please report it with this line; `python -m matmill doctor` prints the versions.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _described(x: Any) -> str:
+    shape, (row, column) = "x".join(map(str, x.shape)), x.stride()[-2:]
+    order = "row" if column == 1 else "column" if row == 1 else f"strides {row},{column}"
+    steps = [stride * x.element_size() for stride in x.stride() if stride != 1]
+    aligned = next(nbytes for nbytes in (16, 8, 4, 2, 1) if all(step % nbytes == 0 for step in (*steps, x.data_ptr())))
+    return f"{shape} {order}" + ("" if aligned == _ROW_BYTES else f"/{aligned}")
+
+
+def _why_torch(product: Product) -> str | None:
+    """Return why a product is torch's whatever the times, or None."""
+    a, b, addend = product.a, product.b, product.addend
+    others = [x for x in (b, addend) if x is not None]
+    left, right = product.left, product.right
+    if a.dtype not in _DTYPES:
+        return f"matmill multiplies no {str(a.dtype).removeprefix('torch.')}"
+    if any(x.dtype is not a.dtype or x.device != a.device for x in others):
+        return "the operands differ in type or device"
+    if not a.numel() or not b.numel():
+        return "the product is empty"
+    if left.shape[-1] != right.shape[-2] or not (b.dim() == 2 or a.shape[:-2] == b.shape[:-2]):
+        return "shapes do not fit, or broadcast"
+    m, n = left.shape[-2], right.shape[-1]
+    if addend is not None and addend.shape not in {(n,), (1, n), (*a.shape[:-2], m, n)}:
+        return "the addend broadcasts"
+    return None
+
+
+def _predicted(name: str, kernel: Prepared) -> Decision:
+    """Decide by the cost model, against what torch is expected to take."""
+    problem = kernel.problem
+    if problem is None:
+        return Decision(name, None, None, None, "not measured, and no model of several launches", None, kernel.arch)
+    odd = problem.dtype.itemsize == 2 and min(problem.a_align, problem.b_align, problem.d_align) < _ROW_BYTES
+    expected = floor(problem, kernel.arch).seconds / (_UNALIGNED if odd else _ALIGNED) + _LAUNCH
+    faster = kernel.predicted_seconds <= (1 - _LEAST_PREDICTED_GAIN) * expected
+    reason = f"predicted: {_us(kernel.predicted_seconds)}, torch about {_us(expected)}"
+    return Decision(name, kernel.run if faster else None, None, None, reason, problem, kernel.arch)
+
+
+def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
+    """Return the decision that a row of a table says."""
+    ours, theirs = row.get("matmill_seconds"), row.get("torch_seconds")
+    run = kernel.run if kernel is not None and row.get("winner") == "matmill" else None
+    times = f"measured: {_us(ours)}, torch {_us(theirs)}" if ours and theirs else "by the table"
+    problem, arch = (None, None) if kernel is None else (kernel.problem, kernel.arch)
+    return Decision(name, run, theirs, ours, times, problem, arch)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"

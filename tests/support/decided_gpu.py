@@ -1,0 +1,81 @@
+"""A stand-in of the GPU for decisions between torch and matmill: tensors on the CPU, and times by the product's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from matmill import arch
+from matmill.problem import Gemm
+from matmill.torch.gpu import Prepared
+
+_matmul = torch.matmul
+
+
+class DecidedGPU:
+    """A GPU of CPU tensors on which matmill wins the products whose operands' shapes ``wins`` accepts.
+
+    ``ours`` counts the products that matmill answered by the shapes of their operands, ``timed`` lists the trials.
+    ``broken`` is raised by kernels while they are prepared, or launched.
+    """
+
+    def __init__(self, wins: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda _a, _b: True) -> None:
+        self.wins = wins
+        self.ours: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.captures = False
+        self.workspace = 0
+        self.seconds_each = 1e-3
+        self.broken_preparation: Exception | None = None
+        self.broken_launch: Exception | None = None
+        self._latest: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    @staticmethod
+    def autocast() -> bool:
+        """Tell whether torch casts on the CPU."""
+        return bool(torch.is_autocast_enabled("cpu"))
+
+    def serves(self, x: Any) -> bool:
+        """Tell that tensors on the CPU are on this GPU."""
+        return bool(x.device.type == "cpu")
+
+    def identity(self, _x: Any) -> tuple[str, dict[str, str]]:
+        """Return a name and versions of nothing."""
+        return "stand-in", {"torch": "0"}
+
+    def capturing(self) -> bool:
+        """Tell whether a graph is being captured."""
+        return self.captures
+
+    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+        """Return a kernel that multiplies by torch and counts."""
+        if self.broken_preparation is not None:
+            raise self.broken_preparation
+        shapes = tuple(a.shape), tuple(b.shape)
+        strides = [(x.stride(), x.shape) for x in (a, b)]
+        self._latest = shapes
+
+        def run(x: Any, y: Any, z: Any) -> Any:
+            if self.broken_launch is not None:
+                raise self.broken_launch
+            assert not torch.is_grad_enabled() or not (x.requires_grad or y.requires_grad)
+            self.ours.append(shapes)
+            # As a kernel does, by the layouts that it was prepared for, whatever views of them it is handed.
+            left, right = (torch.as_strided(t, shape, stride) for t, (stride, shape) in zip((x, y), strides, strict=True))
+            product = _matmul(left, right)
+            return product if z is None else product + z
+
+        problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
+        return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem, arch.get("h100"))
+
+    def seconds(self, calls: list[Callable[[], Any]], _x: Any, nbytes: int) -> list[float]:
+        """Return times by which matmill wins or loses, after one run of each."""
+        assert nbytes > 0
+        count = len(self.ours)
+        for call in calls:
+            call()
+        del self.ours[count:]  # trials do not count
+        self.timed.append(self._latest)
+        return [self.seconds_each, 2 * self.seconds_each if self.wins(*self._latest) else self.seconds_each]
