@@ -1,4 +1,4 @@
-"""A stand-in of the GPU for decisions between torch and matmill: tensors on the CPU, and times by the product's words."""
+"""A stand-in of the GPU for decisions between torch and matmill: tensors on the CPU, and times by shapes."""
 
 from __future__ import annotations
 
@@ -45,11 +45,16 @@ class DecidedGPU:
         """Return a name and versions of nothing."""
         return "stand-in", {"torch": "0"}
 
+    @staticmethod
+    def arch(_x: Any) -> Any:
+        """Return some arch."""
+        return arch.get("h100")
+
     def capturing(self) -> bool:
         """Tell whether a graph is being captured."""
         return self.captures
 
-    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+    def prepare(self, a: Any, b: Any, _addend: Any) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""
         if self.broken_preparation is not None:
             raise self.broken_preparation
@@ -63,12 +68,14 @@ class DecidedGPU:
             assert not torch.is_grad_enabled() or not (x.requires_grad or y.requires_grad)
             self.ours.append(shapes)
             # As a kernel does, by the layouts that it was prepared for, whatever views of them it is handed.
-            left, right = (torch.as_strided(t, shape, stride) for t, (stride, shape) in zip((x, y), strides, strict=True))
+            left, right = (
+                torch.as_strided(t, shape, stride) for t, (stride, shape) in zip((x, y), strides, strict=True)
+            )
             product = _matmul(left, right)
             return product if z is None else product + z
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
-        return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem, arch.get("h100"))
+        return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem)
 
     def seconds(self, calls: list[Callable[[], Any]], _x: Any, nbytes: int) -> list[float]:
         """Return times by which matmill wins or loses, after one run of each."""

@@ -20,12 +20,14 @@ from __future__ import annotations
 import sys
 
 from matmill.torch import dispatch, scripting
-from matmill.torch.enable import disable, enable, load_decisions, save_decisions
 from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
 from matmill.torch.groups import Pending
+from matmill.torch.results import Report, report
+from matmill.torch.session import disable, enable, load_decisions, save_decisions
 
 __all__ = [
     "Pending",
+    "Report",
     "disable",
     "enable",
     "gram",
@@ -33,6 +35,7 @@ __all__ = [
     "linear",
     "load_decisions",
     "matmul",
+    "report",
     "save_decisions",
     "transpose",
     "transpose_add",

@@ -49,6 +49,9 @@ class Device(Protocol):
     def identity(self, x: Any) -> tuple[str, dict[str, str]]:
         """Return the name of a tensor's GPU, and the versions that decide between kernels."""
 
+    def arch(self, x: Any) -> Arch:
+        """Return the arch of a tensor's GPU."""
+
     def capturing(self) -> bool:
         """Tell whether the current stream records a graph."""
 
@@ -118,8 +121,8 @@ class Product(NamedTuple):
 class Decision:
     """Who answers the products of one layout, by which times in seconds (None where nothing was measured), and why.
 
-    ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products. ``problem`` and ``arch``
-    are None where matmill has no kernel that was asked.
+    ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products. ``problem``, without its
+    epilogue, and ``arch`` are None where no kernel of matmill came into question.
     """
 
     key: str
@@ -134,9 +137,12 @@ class Decision:
     @property
     def row(self) -> Row:
         """The decision as a row of a table."""
-        winner = "torch" if self.run is None else "matmill"
         times = {"torch_seconds": self.torch_seconds, "matmill_seconds": self.matmill_seconds}
-        return {"winner": winner, **{name: seconds for name, seconds in times.items() if seconds is not None}}
+        return {
+            "winner": "torch" if self.run is None else "matmill",
+            **{name: seconds for name, seconds in times.items() if seconds is not None},
+            **({} if self.problem is None else {"problem": _fields(self.problem)}),
+        }
 
     @property
     def gain(self) -> float:
@@ -177,14 +183,21 @@ class Decider:
         decision = self.decisions.get(product.layout) or self.decide(product)
         if decision is None:
             return product.compute()
-        decision.calls += 1
-        run, result = decision.run, None
-        if run is not None:
-            try:
-                result = run(product.a, product.b, product.addend)
-            except Exception as error:  # noqa: BLE001 — whatever it is, torch answers
-                _give_up(decision, error)
+        result = self.launch(decision, product.a, product.b, product.addend)
         return product.compute() if result is None else result
+
+    @staticmethod
+    def launch(decision: Decision, a: Any, b: Any, addend: Any) -> Any:
+        """Return a decided product of these tensors from matmill, or None if it is torch's, and count it."""
+        decision.calls += 1
+        run = decision.run
+        if run is None:
+            return None
+        try:
+            return run(a, b, addend)
+        except Exception as error:  # noqa: BLE001 — whatever it is, torch answers
+            _give_up(decision, error)
+            return None
 
     def decide(self, product: Product) -> Decision | None:
         """Return the decision on a product, made now if need be, or None for torch without a decision.
@@ -222,11 +235,12 @@ class Decider:
         if reason is not None:
             return Decision(name, None, None, None, reason)
         try:
-            return self._between(name, product)
+            decision = self._between(name, product)
+            decision.arch = self.device.arch(product.a)
         except Exception as error:  # noqa: BLE001 — a decision that fails is torch's
             decision = Decision(name, None, None, None, "")
             _give_up(decision, error)
-            return decision
+        return decision
 
     def _between(self, name: str, product: Product) -> Decision:
         """Decide between two kernels that both take the product."""
@@ -240,14 +254,15 @@ class Decider:
         limit = self.options.workspace_limit
         if kernel.workspace > limit:
             reason = f"matmill's kernel needs {kernel.workspace >> 20} MiB of workspace, and the limit is {limit >> 20}"
-            return Decision(name, None, None, None, reason, kernel.problem, kernel.arch)
-        if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
-            return _predicted(name, kernel)
+            return Decision(name, None, None, None, reason, kernel.problem)
         a, b, addend = product.a, product.b, product.addend
+        if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
+            return _predicted(name, kernel, self.device.arch(a))
         calls = [lambda: kernel.run(a, b, addend), product.compute]
         ours, theirs = self.device.seconds(calls, a, product.nbytes())
         winner = "matmill" if ours <= (1 - LEAST_GAIN) * theirs else "torch"
-        measured = {"winner": winner, "torch_seconds": theirs, "matmill_seconds": ours, "kernel": kernel.label}
+        run = kernel.run if winner == "matmill" else None
+        measured = Decision(name, run, theirs, ours, "", kernel.problem).row
         return _by_row(name, table.put(name, measured), kernel)
 
 
@@ -291,16 +306,16 @@ def _why_torch(product: Product) -> str | None:
     return None
 
 
-def _predicted(name: str, kernel: Prepared) -> Decision:
+def _predicted(name: str, kernel: Prepared, arch: Arch) -> Decision:
     """Decide by the cost model, against what torch is expected to take."""
     problem = kernel.problem
     if problem is None:
-        return Decision(name, None, None, None, "not measured, and no model of several launches", None, kernel.arch)
+        return Decision(name, None, None, None, "not measured, and no model of several launches")
     odd = problem.dtype.itemsize == 2 and min(problem.a_align, problem.b_align, problem.d_align) < _ROW_BYTES
-    expected = floor(problem, kernel.arch).seconds / (_UNALIGNED if odd else _ALIGNED) + _LAUNCH
+    expected = floor(problem, arch).seconds / (_UNALIGNED if odd else _ALIGNED) + _LAUNCH
     faster = kernel.predicted_seconds <= (1 - _LEAST_PREDICTED_GAIN) * expected
     reason = f"predicted: {_us(kernel.predicted_seconds)}, torch about {_us(expected)}"
-    return Decision(name, kernel.run if faster else None, None, None, reason, problem, kernel.arch)
+    return Decision(name, kernel.run if faster else None, None, None, reason, problem)
 
 
 def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
@@ -308,8 +323,31 @@ def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
     ours, theirs = row.get("matmill_seconds"), row.get("torch_seconds")
     run = kernel.run if kernel is not None and row.get("winner") == "matmill" else None
     times = f"measured: {_us(ours)}, torch {_us(theirs)}" if ours and theirs else "by the table"
-    problem, arch = (None, None) if kernel is None else (kernel.problem, kernel.arch)
-    return Decision(name, run, theirs, ours, times, problem, arch)
+    return Decision(name, run, theirs, ours, times, _problem(row.get("problem")))
+
+
+#: Fields of a problem that a table keeps.
+_KEPT = ("m", "n", "k", "batch", "a_strides", "b_strides", "d_strides", "a_batch", "b_batch", "d_batch")
+_KEPT += ("a_align", "b_align", "d_align", "precision")
+
+
+def _fields(problem: Gemm) -> Row:
+    """Return a problem without its epilogue as JSON.
+
+    >>> _problem(_fields(Gemm(2, 3, 4, ALL["float16"], a_strides=(5, 1)))).a_strides
+    (5, 1)
+    """
+    return {"dtype": problem.dtype.name, **{name: getattr(problem, name) for name in _KEPT}}
+
+
+def _problem(fields: Any) -> Gemm | None:
+    """Return the problem that a table describes, or None if it describes none."""
+    try:
+        values: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
+        values["dtype"] = ALL[values["dtype"]]
+        return Gemm(**values)
+    except (AttributeError, KeyError, TypeError):
+        return None
 
 
 def _us(seconds: float) -> str:

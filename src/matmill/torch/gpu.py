@@ -39,7 +39,6 @@ class Prepared(NamedTuple):
     predicted_seconds: float
     label: str
     problem: Gemm | None
-    arch: Arch
 
 
 class CudaGPU:
@@ -60,6 +59,11 @@ class CudaGPU:
         version = int(GPU.get(x.get_device()).call("cuDriverGetVersion"))  # 1000 times the major one, 10 the minor one
         driver = f"{version // 1000}.{version % 1000 // 10}"
         return name, {"driver": driver, "torch": torch.__version__, "matmill": matmill.__version__}
+
+    @staticmethod
+    def arch(x: Any) -> Arch:
+        """Return the arch of a tensor's GPU."""
+        return GPU.get(x.get_device()).arch
 
     @staticmethod
     def capturing() -> bool:
@@ -87,7 +91,6 @@ class CudaGPU:
             sum(stage.choice.predicted_seconds * len(stage.stage.offsets) for stage in ready),
             ", ".join(dict.fromkeys(stage.choice.kernel.entry for stage in ready)),
             ready[0].problem if len(ready) == 1 and isinstance(ready[0].problem, Gemm) else None,
-            GPU.get(a.get_device()).arch,
         )
 
     @staticmethod

@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from types import FrameType
+from typing import Any, Self
 
 import torch
 from torch.compiler import is_compiling
@@ -22,71 +24,28 @@ from torch.jit._builtins import _register_builtin  # torch has no public name fo
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmill.decisions import Decisions
-from matmill.torch.decide import Decider, Decision, Device, Options, Product
+from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
-from matmill.torch.recorded import Recorded, to_left, to_right
+from matmill.torch.sites import Function, Operands, Recorded, Site, meet
 from matmill.torch.states import PLAIN, observed
 
 _LOG = logging.getLogger("matmill.torch")
 
-#: The seconds that a recorded product and its gradients must save together: what recording them in Python costs the
-#: host more than torch's own takes.
-_HOST_SECONDS = 15e-6
 #: Types that autocast converts.
 _CAST = frozenset({torch.float32, torch.float16, torch.bfloat16})
 #: The most products that a function remembers. A program with more, of lengths that vary, meets them again.
 _MOST_SITES = 4096
 
-#: The tensors (a, b, addend) of a product.
-Operands: TypeAlias = tuple[Any, Any, Any]
 
-
-@dataclass(frozen=True)
-class _Function:
-    """A function of torch that computes products: where it is, and the order of its tensors.
-
-    ``turned`` says that its second operand enters transposed. ``original`` is torch's own.
-    """
-
-    owner: Any
-    name: str
-    original: Callable[..., Any]
-    turned: bool = False
-    added: bool = False
-
-    @property
-    def inherited(self) -> bool:
-        """Whether the owner has it from a base class."""
-        return isinstance(self.owner, type) and self.name not in vars(self.owner)
-
-    def by_torch(self, a: Any, b: Any, addend: Any) -> Any:
-        """Compute the product in torch's own way."""
-        if self.turned:
-            return self.original(a, b, addend)
-        return self.original(addend, a, b) if self.added else self.original(a, b)
-
-
-def _functions() -> tuple[_Function, ...]:
+def _functions() -> tuple[Function, ...]:
     pairs = [(owner, name) for owner in (torch, torch.Tensor) for name in ("mm", "bmm", "matmul")]
     added = [(owner, name) for owner in (torch, torch.Tensor) for name in ("addmm", "baddbmm")]
     functional = torch.nn.functional
     return (
-        _Function(functional, "linear", functional.linear, turned=True),
-        *(_Function(owner, name, getattr(owner, name)) for owner, name in [*pairs, (torch.Tensor, "__matmul__")]),
-        *(_Function(owner, name, getattr(owner, name), added=True) for owner, name in added),
+        Function(functional, "linear", functional.linear, turned=True),
+        *(Function(owner, name, getattr(owner, name)) for owner, name in [*pairs, (torch.Tensor, "__matmul__")]),
+        *(Function(owner, name, getattr(owner, name), added=True) for owner, name in added),
     )
-
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """The products that a function of torch computes for one set of shapes: its own and those of its gradients.
-
-    ``left`` says that all of them are torch's; ``calls`` counts the function's calls then.
-    """
-
-    decisions: tuple[Decision, ...]
-    left: bool
-    calls: int = 0
 
 
 @dataclass(eq=False)
@@ -104,102 +63,62 @@ class Session:
         for sites in self.sites.values():
             sites.clear()
 
-    def decisions(self) -> Iterator[tuple[Decision, int]]:
-        """Yield each decision with the number of its products, whoever answered them."""
-        calls = {id(decision): decision.calls for decision in self.decider.decisions.values()}
+    def decisions(self) -> Iterator[tuple[Decision, int, int]]:
+        """Yield each decision with the numbers of its products that matmill and torch answered."""
+        left: Counter[int] = Counter()
         for sites in self.sites.values():
             for site in sites.values():
-                for decision in site.decisions:
-                    calls[id(decision)] += site.calls
+                left.update({id(decision): site.calls for decision in site.decisions if decision is not None})
         for decision in self.decider.decisions.values():
-            yield decision, calls[id(decision)]
+            ours = decision.calls if decision.run is not None else 0
+            yield decision, ours, left[id(decision)] + decision.calls - ours
 
-    def meet(self, function: _Function, key: tuple[object, ...], operands: Operands) -> Site | None:
+    def meet(self, function: Function, key: tuple[object, ...], operands: Operands) -> Site | None:
         """Return the site of a product that is met for the first time, or None if it cannot be decided now."""
-        if min(x.dim() for x in operands[:2]) < 2:
-            site = Site((), left=True)
-        else:
-            decisions = self._decided(function, operands)
-            if None in decisions:
-                return None
-            known = tuple(decision for decision in decisions if decision is not None)
-            site = Site(known, left=not _worth(known, recorded=_recorded(*operands)))
-        sites = self.sites[function.name]
-        if len(sites) >= _MOST_SITES:
-            sites.clear()
-        sites[key] = site
+        try:
+            site = meet(self.decider, function, operands)
+        except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
+            return None
+        if site is not None:
+            sites = self.sites[function.name]
+            if len(sites) >= _MOST_SITES:
+                sites.clear()
+            sites[key] = site
         return site
 
-    def _decided(self, function: _Function, operands: Operands) -> list[Decision | None]:
-        """Return the decisions on a product, and on those of its gradients where they are recorded."""
+    def answer(self, function: Function, key: tuple[object, ...], site: Site | None, operands: Operands) -> Any:
+        """Return a product that is new, or of which matmill may answer a part."""
         a, b, addend = operands
-        product = Product(a, b, addend, (False, function.turned), function.by_torch)
-        decisions = [self.decider.decide(product)]
-        if _recorded(*operands):
-            with torch.no_grad():
-                result = product.compute()  # in place of the gradient, which has its layout
-                gradients = [to_left(result, b, turned=function.turned)] if a.requires_grad else []
-                gradients.append(to_right(result, a, matrix=b.dim() == 2, turned=function.turned))
-                decisions += [self.decider.decide(gradient) for gradient in gradients]
-        return decisions
-
-
-def _recorded(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
-def _worth(decisions: tuple[Decision, ...], *, recorded: bool) -> bool:
-    """Tell whether matmill is to answer a product, with its gradients if they are recorded."""
-    if not any(decision.run for decision in decisions):
-        return False
-    if not recorded or all(decision.torch_seconds is None for decision in decisions):
-        return True
-    return sum(decision.gain for decision in decisions) >= _HOST_SECONDS
-
-
-def _answer(
-    session: Session, function: _Function, key: tuple[object, ...], site: Site | None, operands: Operands
-) -> Any:
-    """Return a product that is new, or of which matmill may answer a part."""
-    a, b, addend = operands
-    given = (a, b) if addend is None else operands
-    if not session.on or observed() or not all(_served(session, x) for x in given) or _excluded(session):
-        return function.by_torch(*operands)
-    if session.decider.device.autocast():
-        if not all(x.dtype in _CAST for x in given):
+        plain = type(b) in PLAIN and (addend is None or type(addend) in PLAIN)
+        if not plain or not self.on or observed() or (self.decider.options.exclude and self._excludes()):
+            return function.by_torch(a, b, addend)
+        if self.decider.device.autocast():
+            given = operands if addend is not None else (a, b)
+            if not all(x.dtype in _CAST for x in given):
+                return function.by_torch(a, b, addend)
+            dtype = torch.get_autocast_dtype(a.device.type)
+            a, b, addend = (None if x is None else x.to(dtype) for x in operands)
+        site = site or self.meet(function, key, (a, b, addend))
+        if site is None or site.left or not site.fits(a, b, addend):
             return function.by_torch(*operands)
-        dtype = torch.get_autocast_dtype(a.device.type)
-        a, b, addend = (None if x is None else x.to(dtype) for x in operands)
-    if site is None:
-        try:
-            site = session.meet(function, key, (a, b, addend))
-        except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
-            site = None
-    if site is None or site.left:
-        return function.by_torch(*operands)
-    if _recorded(a, b, addend):
-        return Recorded.apply(a, b, addend, function.turned, function.by_torch, session.decider)
-    return session.decider.answer(Product(a, b, addend, (False, function.turned), function.by_torch))
+        if torch.is_grad_enabled() and (
+            a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
+        ):
+            return Recorded.apply(a, b, addend, site)
+        return site.product(a, b, addend)
+
+    def _excludes(self) -> bool:
+        """Tell whether a function of an excluded module is among the callers."""
+        frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 — inspect's public way reads source files
+        while frame is not None:
+            module = frame.f_globals.get("__name__", "")
+            if any(module == name or module.startswith(f"{name}.") for name in self.decider.options.exclude):
+                return True
+            frame = frame.f_back
+        return False
 
 
-def _served(session: Session, x: Any) -> bool:
-    """Tell whether a tensor is a plain one on a GPU."""
-    return type(x) in PLAIN and session.decider.device.serves(x) and x.layout is torch.strided and not x.is_neg()
-
-
-def _excluded(session: Session) -> bool:
-    """Tell whether a function of an excluded module is among the callers."""
-    exclude = session.decider.options.exclude
-    frame = sys._getframe(3) if exclude else None  # noqa: SLF001 — inspect's public way reads source files
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if any(module == name or module.startswith(f"{name}.") for name in exclude):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _linear(session: Session, function: _Function) -> Callable[..., Any]:
+def _linear(session: Session, function: Function) -> Callable[..., Any]:
     """Return the function that takes the place of torch's linear."""
     sites = session.sites.setdefault(function.name, {})
     original, autocast, recording = function.original, session.decider.device.autocast, torch.is_grad_enabled
@@ -212,12 +131,12 @@ def _linear(session: Session, function: _Function) -> Callable[..., Any]:
         if site is not None and site.left:
             site.calls += 1
             return original(input, weight, bias)
-        return _answer(session, function, key, site, (input, weight, bias))
+        return session.answer(function, key, site, (input, weight, bias))
 
     return linear
 
 
-def _product(session: Session, function: _Function) -> Callable[..., Any]:
+def _product(session: Session, function: Function) -> Callable[..., Any]:
     """Return the function that takes the place of one of torch's others; keywords are torch's business."""
     sites = session.sites.setdefault(function.name, {})
     original, autocast, recording = function.original, session.decider.device.autocast, torch.is_grad_enabled
@@ -242,7 +161,7 @@ def _product(session: Session, function: _Function) -> Callable[..., Any]:
         if site is not None and site.left:
             site.calls += 1
             return original(*tensors)
-        return _answer(session, function, key, site, (a, b, addend))
+        return session.answer(function, key, site, (a, b, addend))
 
     return product
 
@@ -253,7 +172,7 @@ class _Replacements:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._sessions: list[Session] = []
-        self._functions: tuple[tuple[_Function, bool], ...] = ()
+        self._functions: tuple[tuple[Function, bool], ...] = ()
         self._ours: dict[tuple[Any, str], Any] = {}
         self._steps: Any = None
         #: Decisions of a file, for sessions to come.
@@ -315,7 +234,7 @@ class _Replacements:
         self._sessions[-1].steps += 1
 
 
-def _disguise(ours: Any, function: _Function) -> None:
+def _disguise(ours: Any, function: Function) -> None:
     """Give a function the name under which pickle and TorchScript know torch's."""
     ours.__name__, ours.__doc__ = function.name, function.original.__doc__
     if function.owner is torch.Tensor:
@@ -396,6 +315,6 @@ def save_decisions(path: str | Path) -> None:
     """Write to ``path`` what was decided since matmill was enabled, as JSON. Raises :class:`OSError`."""
     rows = Decisions(None)
     session = latest()
-    for decision, _calls in () if session is None else session.decisions():
+    for decision, *_calls in () if session is None else session.decisions():
         rows.put(decision.key, decision.row)
     rows.save(Path(path))

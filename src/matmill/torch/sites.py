@@ -1,0 +1,184 @@
+"""What a function of torch has met: the products of one set of shapes, with those of their gradients, all decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from matmill.torch.decide import Decider, Decision, Product
+from matmill.torch.states import PLAIN, observed
+
+#: The seconds that a recorded product and its gradients must save together: what recording them in Python costs the
+#: host more than torch's own takes.
+HOST_SECONDS = 15e-6
+
+#: The tensors (a, b, addend) of a product.
+Operands: TypeAlias = tuple[Any, Any, Any]
+
+#: torch's own, bound before any function of torch is replaced.
+_matmul = torch.matmul
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of torch that computes products: where it is, and the order of its tensors.
+
+    ``turned`` says that its second operand enters transposed. ``original`` is torch's own.
+    """
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    turned: bool = False
+    added: bool = False
+
+    @property
+    def inherited(self) -> bool:
+        """Whether the owner has it from a base class."""
+        return isinstance(self.owner, type) and self.name not in vars(self.owner)
+
+    def by_torch(self, a: Any, b: Any, addend: Any) -> Any:
+        """Compute the product in torch's own way."""
+        if self.turned:
+            return self.original(a, b, addend)
+        return self.original(addend, a, b) if self.added else self.original(a, b)
+
+
+def _plain(a: Any, b: Any, _addend: Any) -> Any:
+    return _matmul(a, b)
+
+
+def _left_transposed(a: Any, b: Any, _addend: Any) -> Any:
+    return _matmul(a.mT, b)
+
+
+def _right_transposed(a: Any, b: Any, _addend: Any) -> Any:
+    return _matmul(a, b.mT)
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """A product ``a @ b + addend`` of one function of torch, and those of its gradients.
+
+    ``decisions`` are on the product and on the gradients of a and b, None for those that are not taken. ``left`` says
+    that all of them are torch's; ``calls`` counts the function's calls then. ``packed`` says that operands and result
+    were packed when they were decided: for such operands a decision need not be looked up.
+    """
+
+    decider: Decider
+    function: Function
+    decisions: tuple[Decision | None, Decision | None, Decision | None]
+    left: bool
+    packed: bool
+    signature: tuple[object, ...]
+    calls: int = 0
+
+    def fits(self, a: Any, b: Any, addend: Any) -> bool:
+        """Tell whether tensors of the site's shapes are where, and of the type, that it was decided for."""
+        if (a.get_device(), a.dtype) != self.signature[:2] or a.is_neg() or b.is_neg():
+            return False
+        return all(x.dtype is a.dtype and x.get_device() == self.signature[0] for x in (b, addend) if x is not None)
+
+    def product(self, a: Any, b: Any, addend: Any) -> Any:
+        """Return the product."""
+        function, (decision, _to_left, _to_right) = self.function, self.decisions
+        packed = self.packed and a.is_contiguous() and b.is_contiguous() and (addend is None or addend.is_contiguous())
+        if decision is None or not packed:
+            return self.decider.answer(Product(a, b, addend, (False, function.turned), function.by_torch))
+        result = self.decider.launch(decision, a, b, addend)
+        return function.by_torch(a, b, addend) if result is None else result
+
+    def to_left(self, grad: Any, b: Any) -> Any:
+        """Return the gradient of a."""
+        return self._gradient(self.decisions[1], (grad, b), lambda: left_gradient(self.function, grad, b))
+
+    def to_right(self, grad: Any, a: Any, *, matrix: bool) -> Any:
+        """Return the gradient of b, a ``matrix`` or not."""
+        pair = (grad, a) if self.function.turned else (a, grad)
+        return self._gradient(self.decisions[2], pair, lambda: right_gradient(self.function, grad, a, matrix=matrix))
+
+    def _gradient(self, decision: Decision | None, pair: tuple[Any, Any], product: Callable[[], Product]) -> Any:
+        """Return a gradient's product, from torch where it is differentiated again or observed."""
+        x, y = pair
+        if torch.is_grad_enabled() or type(x) not in PLAIN or type(y) not in PLAIN or observed():
+            return product().compute()
+        if decision is None or not (self.packed and x.is_contiguous() and y.is_contiguous()):
+            return self.decider.answer(product())
+        result = self.decider.launch(decision, x, y, None)
+        return product().compute() if result is None else result
+
+
+def left_gradient(function: Function, grad: Any, b: Any) -> Product:
+    """Return the product that is the gradient of a."""
+    turned = function.turned
+    return Product(grad, b, None, (False, not turned), _plain if turned else _right_transposed)
+
+
+def right_gradient(function: Function, grad: Any, a: Any, *, matrix: bool) -> Product:
+    """Return the product that is the gradient of b, in its layout: one, however many batches share a ``matrix``."""
+    if matrix:
+        a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    left, right = (grad, a) if function.turned else (a, grad)
+    return Product(left, right, None, (True, False), _left_transposed)
+
+
+def meet(decider: Decider, function: Function, operands: Operands) -> Site | None:
+    """Decide a product, and those of its gradients if they are recorded.
+
+    Returns None where it is not on a GPU, or cannot be decided now.
+    """
+    a, b, addend = operands
+    given = [x for x in operands if x is not None]
+    if not all(decider.device.serves(x) and x.layout is torch.strided and not x.is_neg() for x in given):
+        return None
+    signature = a.get_device(), a.dtype
+    if min(a.dim(), b.dim()) < 2:
+        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature)
+    product = Product(a, b, addend, (False, function.turned), function.by_torch)
+    decisions = [decider.decide(product)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    if recorded:
+        with torch.no_grad():
+            grad = product.compute()  # in place of the gradient, which has its layout
+            decisions.append(decider.decide(left_gradient(function, grad, b)) if a.requires_grad else decisions[0])
+            decisions.append(decider.decide(right_gradient(function, grad, a, matrix=b.dim() == 2)))
+    if None in decisions:
+        return None
+    forward, to_a, to_b = (*decisions, None, None)[:3]
+    known = (forward, to_a if a.requires_grad else None, to_b)
+    packed = all(x.is_contiguous() for x in given)
+    return Site(decider, function, known, not _worth(known, recorded=recorded), packed, signature)
+
+
+def _worth(decisions: tuple[Decision | None, ...], *, recorded: bool) -> bool:
+    """Tell whether matmill is to answer a product, with its gradients if they are recorded."""
+    ours = [decision for decision in decisions if decision is not None and decision.run is not None]
+    if not recorded or any(decision.torch_seconds is None for decision in ours):
+        return bool(ours)
+    return sum(decision.gain for decision in ours) >= HOST_SECONDS
+
+
+class Recorded(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
+    """The product of a site with its derivative. Only what a gradient needs is saved."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, addend: Any, site: Site) -> Any:
+        """Return the product."""
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
+        ctx.site, ctx.matrix = site, b.dim() == 2
+        ctx.addend = None if addend is None else addend.shape
+        return site.product(a, b, addend)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        """Return the gradients of both operands and of the addend."""
+        (grad,) = grads
+        a, b = ctx.saved_tensors
+        needs, site = ctx.needs_input_grad, ctx.site
+        to_a = site.to_left(grad, b) if needs[0] else None
+        to_b = site.to_right(grad, a, matrix=ctx.matrix) if needs[1] else None
+        return to_a, to_b, grad.sum_to_size(ctx.addend) if needs[2] else None, None
