@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from matmill import tensor_map
 from matmill.arch import get
 from matmill.errors import LaunchError
 from matmill.launch import Launch, Pointer, Struct, TensorMap
@@ -107,21 +108,23 @@ def test_a_struct_is_copied_to_a_slot_of_its_alignment() -> None:
 MAP = TensorMap(Pointer("A", 7), "float16", (64, 8), (128,), (64, 8), swizzle=128)
 
 
-def test_tensor_maps_are_encoded_for_every_new_address() -> None:
-    asked: list[tuple[TensorMap, int]] = []
+@pytest.mark.parametrize("first", [0, 256])
+def test_tensor_maps_have_every_new_address(first: int) -> None:
+    encoded: list[int] = []
+    tensor = replace(MAP, first=first)
 
     def encode(tensor: TensorMap, address: int) -> bytes:
-        asked.append((tensor, address))
-        return address.to_bytes(8, "little") * 16
+        encoded.append(address)
+        return tensor_map.encode(tensor, address)
 
-    frame = Frame((replace(FIRST, args=(np.int32(1), MAP, np.int32(2))),), NAMES, encode=encode)
+    frame = Frame((replace(FIRST, args=(np.int32(1), tensor, np.int32(2))),), NAMES, encode=encode)
     before, at, behind = (ctypes.c_uint64 * 3).from_address(frame.calls[0][1])
     assert at % 64 == 0
-    for base in (2**40, 2**40, 2**41, 2**40):
+    for base in (2**40, 2**40, 2**41, 2**40 + 16, 2**40):
         frame.bind((base, 2, 3), 0)
-        assert ctypes.string_at(at, 128) == base.to_bytes(8, "little") * 16
+        assert ctypes.string_at(at, 128) == tensor_map.encode(tensor, base)
         assert ctypes.string_at(before, 4) + ctypes.string_at(behind, 4) == struct.pack("<ii", 1, 2)
-    assert asked == [(MAP, 2**40), (MAP, 2**41), (MAP, 2**40)]  # the second call found the first one's
+    assert encoded == [2**40, 2**40 + 16]  # where 64 bytes divide the address, it is written by itself
 
 
 def test_what_does_not_fit_its_slot_is_refused() -> None:

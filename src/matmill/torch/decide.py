@@ -21,6 +21,7 @@ from matmill.decisions import Decisions, Row, default_path
 from matmill.dtypes import ALL
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared, Run
+from matmill.torch.states import tf32
 
 #: Torch's own way to a product of the operands (a, b, addend).
 ByTorch: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -90,9 +91,9 @@ class Product(NamedTuple):
         """All that a decision depends on, but for alignment, which its kernel checks."""
         a, b, addend, transposed, _by_torch = self
         dtype = a.dtype
-        tf32 = dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
         added = None if addend is None else (addend.shape, addend.stride())
-        return a.get_device(), dtype, a.shape, a.stride(), b.shape, b.stride(), transposed, added, tf32
+        rounded = dtype is torch.float32 and tf32()
+        return a.get_device(), dtype, a.shape, a.stride(), b.shape, b.stride(), transposed, added, rounded
 
     def compute(self) -> Any:
         """Return the result from torch."""
@@ -112,9 +113,9 @@ class Product(NamedTuple):
         """
         a, addend = self.a, self.addend
         dtype = str(a.dtype).removeprefix("torch.")
-        tf32 = " tf32" if a.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else ""
+        rounded = " tf32" if a.dtype is torch.float32 and tf32() else ""
         added = "" if addend is None else " + bias" if addend.dim() == 1 else " + " + "x".join(map(str, addend.shape))
-        return f"{dtype}{tf32} {_described(self.left)} @ {_described(self.right)}{added}"
+        return f"{dtype}{rounded} {_described(self.left)} @ {_described(self.right)}{added}"
 
 
 @dataclass(slots=True, eq=False)
@@ -327,8 +328,10 @@ def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
 
 
 #: Fields of a problem that a table keeps.
-_KEPT = ("m", "n", "k", "batch", "a_strides", "b_strides", "d_strides", "a_batch", "b_batch", "d_batch")
-_KEPT += ("a_align", "b_align", "d_align", "precision")
+_KEPT: tuple[str, ...] = (
+    *("m", "n", "k", "batch", "a_strides", "b_strides", "d_strides", "a_batch", "b_batch", "d_batch"),
+    *("a_align", "b_align", "d_align", "precision"),
+)
 
 
 def _fields(problem: Gemm) -> Row:

@@ -15,6 +15,7 @@ from matmill.dispatch.fast_path import Launcher
 from matmill.dispatch.fast_path import torch as fast_torch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
+from matmill.torch.states import tf32
 
 #: Computes a product of tensors whose layouts are those that it was prepared for: (a, b, addend) to the result, or None
 #: where these tensors need another kernel.
@@ -74,7 +75,7 @@ class CudaGPU:
     def prepare(a: Any, b: Any, addend: Any) -> Prepared:
         """Return the kernel for ``a @ b + addend``, a bias or a C. Raises the errors of :func:`matmill.matmul`."""
         biased = addend is not None and (addend.dim() == 1 or (addend.dim() == 2 and addend.shape[0] == 1))
-        precision = "tf32" if a.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else None
+        precision = "tf32" if a.dtype is torch.float32 and tf32() else None
         call = ops.prepare_matmul(
             a,
             b,

@@ -101,11 +101,10 @@ class Session:
         site = site or self.meet(function, key, (a, b, addend))
         if site is None or site.left or not site.fits(a, b, addend):
             return function.by_torch(*operands)
-        if torch.is_grad_enabled() and (
+        recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
-        ):
-            return Recorded.apply(a, b, addend, site)
-        return site.product(a, b, addend)
+        )
+        return Recorded.apply(a, b, addend, site) if recorded else site.product(a, b, addend)
 
     def _excludes(self) -> bool:
         """Tell whether a function of an excluded module is among the callers."""

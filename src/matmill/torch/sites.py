@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from matmill.torch.decide import Decider, Decision, Product
-from matmill.torch.states import PLAIN, observed
+from matmill.torch.states import PLAIN, observed, tf32
 
 #: The seconds that a recorded product and its gradients must save together: what recording them in Python costs the
 #: host more than torch's own takes.
@@ -65,7 +65,8 @@ class Site:
 
     ``decisions`` are on the product and on the gradients of a and b, None for those that are not taken. ``left`` says
     that all of them are torch's; ``calls`` counts the function's calls then. ``packed`` says that operands and result
-    were packed when they were decided: for such operands a decision need not be looked up.
+    were packed when they were decided: for such operands a decision need not be looked up. ``signature`` is the GPU's
+    index and the element type, ``rounded`` whether torch might round float32 to tf32.
     """
 
     decider: Decider
@@ -73,14 +74,19 @@ class Site:
     decisions: tuple[Decision | None, Decision | None, Decision | None]
     left: bool
     packed: bool
-    signature: tuple[object, ...]
+    signature: tuple[int, Any]
+    rounded: bool
     calls: int = 0
 
     def fits(self, a: Any, b: Any, addend: Any) -> bool:
         """Tell whether tensors of the site's shapes are where, and of the type, that it was decided for."""
-        if (a.get_device(), a.dtype) != self.signature[:2] or a.is_neg() or b.is_neg():
+        device, dtype = self.signature
+        fits = a.get_device() == b.get_device() == device and a.dtype is b.dtype is dtype
+        if addend is not None:
+            fits = fits and addend.get_device() == device and addend.dtype is dtype
+        if dtype is torch.float32 and tf32() is not self.rounded:
             return False
-        return all(x.dtype is a.dtype and x.get_device() == self.signature[0] for x in (b, addend) if x is not None)
+        return fits and not a.is_neg() and not b.is_neg()
 
     def product(self, a: Any, b: Any, addend: Any) -> Any:
         """Return the product."""
@@ -136,7 +142,7 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
         return None
     signature = a.get_device(), a.dtype
     if min(a.dim(), b.dim()) < 2:
-        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature)
+        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature, rounded=tf32())
     product = Product(a, b, addend, (False, function.turned), function.by_torch)
     decisions = [decider.decide(product)]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
@@ -150,7 +156,8 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
     forward, to_a, to_b = (*decisions, None, None)[:3]
     known = (forward, to_a if a.requires_grad else None, to_b)
     packed = all(x.is_contiguous() for x in given)
-    return Site(decider, function, known, not _worth(known, recorded=recorded), packed, signature)
+    left = not _worth(known, recorded=recorded)
+    return Site(decider, function, known, left=left, packed=packed, signature=signature, rounded=tf32())
 
 
 def _worth(decisions: tuple[Decision | None, ...], *, recorded: bool) -> bool:

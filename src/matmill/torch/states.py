@@ -32,6 +32,14 @@ def differentiated(*tensors: Any) -> bool:
     return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
+def tf32() -> bool:
+    """Tell whether torch may round float32 operands of products on a GPU to tf32."""
+    try:
+        return bool(_C._get_cublas_allow_tf32())  # noqa: SLF001 — the public attribute takes eight times as long
+    except RuntimeError:  # torch from 2.9 on, where `fp32_precision` was set: the older names raise from then on
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
 def observed() -> bool:
     """Tell whether a transformation, mode, tracer or forward derivative of torch is to see each operator.
 
