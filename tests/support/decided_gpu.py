@@ -27,6 +27,7 @@ class DecidedGPU:
         self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.captures = False
         self.workspace = 0
+        self.now = 0.0
         self.seconds_each = 1e-3
         self.broken_preparation: Exception | None = None
         self.broken_launch: Exception | None = None
@@ -53,6 +54,15 @@ class DecidedGPU:
     def capturing(self) -> bool:
         """Tell whether a graph is being captured."""
         return self.captures
+
+    def mark(self) -> float:
+        """Return this GPU's time, which tests advance."""
+        return self.now
+
+    @staticmethod
+    def between(first: float, last: float) -> float:
+        """Return the seconds between two times."""
+        return last - first
 
     def prepare(self, a: Any, b: Any, _addend: Any) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""

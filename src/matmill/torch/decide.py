@@ -22,6 +22,7 @@ from matmill.dtypes import ALL
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared, Run
 from matmill.torch.states import tf32
+from matmill.torch.steps import Clock
 
 #: Torch's own way to a product of the operands (a, b, addend).
 ByTorch: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -38,8 +39,8 @@ _ROW_BYTES = 16
 _DTYPES = {getattr(torch, name): dtype for name, dtype in ALL.items()}
 
 
-class Device(Protocol):
-    """What a decision needs of the machine: :class:`matmill.torch.gpu.CudaGPU`, or a stand-in of it."""
+class Device(Clock, Protocol):
+    """What decisions need of the machine: :class:`matmill.torch.gpu.CudaGPU`, or a stand-in of it."""
 
     def serves(self, x: Any) -> bool:
         """Tell whether products of a tensor are decided."""

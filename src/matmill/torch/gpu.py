@@ -72,6 +72,19 @@ class CudaGPU:
         return bool(torch.cuda.is_current_stream_capturing())
 
     @staticmethod
+    def mark() -> Any:
+        """Return an event on the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @staticmethod
+    def between(first: Any, last: Any) -> float:
+        """Return the seconds between two events."""
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3
+
+    @staticmethod
     def prepare(a: Any, b: Any, addend: Any) -> Prepared:
         """Return the kernel for ``a @ b + addend``, a bias or a C. Raises the errors of :func:`matmill.matmul`."""
         biased = addend is not None and (addend.dim() == 1 or (addend.dim() == 2 and addend.shape[0] == 1))

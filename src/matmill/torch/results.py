@@ -59,10 +59,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """All products that were met, those that took longest first; ``steps`` are calls of an optimizer's ``step``."""
+    """All products that were met, those that took longest first.
+
+    ``steps`` are calls of an optimizer's ``step``. ``step_seconds`` are a whole step's, with matmill and without, once
+    the two were compared.
+    """
 
     rows: tuple[Row, ...]
     steps: int
+    step_seconds: tuple[float, float] | None = None
 
     @property
     def seconds(self) -> float:
@@ -79,13 +84,16 @@ class Report:
         """What it comes to, in a sentence or two."""
         if not self.rows:
             return "matmill met no matrix product on a GPU."
+        steps = ""
+        if self.step_seconds is not None:
+            steps = "A step takes {} with matmill and {} without. ".format(*map(_ms, self.step_seconds))
         ours = [row for row in self.rows if row.answered_by == "matmill" and row.calls]
         counted = f"{sum(row.calls for row in ours)} of {sum(row.calls for row in self.rows)} products"
         if not ours:
-            return f"torch answered all products ({len(self.rows)} layouts): matmill is not faster at any of them."
+            return f"{steps}torch answered all products, of {len(self.rows)} layouts."
         total = f"matmill answered {counted} and saved {_ms(self.saved_seconds)} of {_ms(self._by_torch)}"
         each = f", {_ms(self.saved_seconds / self.steps)} a step" if self.steps else ""
-        return f"{total} of the GPU's time in products{each}."
+        return f"{steps}{total} of the GPU's time in products{each}."
 
     @property
     def _by_torch(self) -> float:
@@ -176,7 +184,10 @@ def report() -> Report:
             )
             for decision, by_matmill, by_torch in session.decisions()
         )
-    return Report(tuple(sorted(rows, key=lambda row: -row.seconds)), 0 if session is None else session.steps)
+    longest_first = tuple(sorted(rows, key=lambda row: -row.seconds))
+    if session is None:
+        return Report(longest_first, 0)
+    return Report(longest_first, session.steps, None if session.trial is None else session.trial.result)
 
 
 def _advice(row: Row) -> str:

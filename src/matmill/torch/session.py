@@ -28,6 +28,7 @@ from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.sites import Function, Operands, Recorded, Site, meet
 from matmill.torch.states import PLAIN, observed
+from matmill.torch.steps import ARMS, StepTrial
 
 _LOG = logging.getLogger("matmill.torch")
 
@@ -54,12 +55,27 @@ class Session:
 
     decider: Decider
     sites: dict[str, dict[tuple[object, ...], Site]] = field(default_factory=dict)
+    trial: StepTrial | None = None
     on: bool = True
     steps: int = 0
 
+    def step(self) -> None:
+        """Count a step of an optimizer, which ends a program's step."""
+        self.steps += 1
+        if self.trial is None or self.trial.over or not self._recorded():
+            return
+        self.trial.step(len(self.decider.decisions))
+        if self.trial.over:
+            for site in self._recorded():
+                site.left = site.gain < self.trial.least_gain
+
+    def _recorded(self) -> list[Site]:
+        """Return the sites with gradients of which matmill answers a part."""
+        return [site for sites in self.sites.values() for site in sites.values() if site.recorded and not site.left]
+
     def decide_by(self, table: Decisions) -> None:
         """Forget all decisions, and take those of a table from now on."""
-        self.decider = Decider(self.decider.device, replace(self.decider.options, table=table))
+        self.decider, self.trial = Decider(self.decider.device, replace(self.decider.options, table=table)), None
         for sites in self.sites.values():
             sites.clear()
 
@@ -76,7 +92,7 @@ class Session:
     def meet(self, function: Function, key: tuple[object, ...], operands: Operands) -> Site | None:
         """Return the site of a product that is met for the first time, or None if it cannot be decided now."""
         try:
-            site = meet(self.decider, function, operands)
+            site = meet(self.decider, function, operands, ARMS[0] if self.trial is None else self.trial.least_gain)
         except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
             return None
         if site is not None:
@@ -104,7 +120,11 @@ class Session:
         recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
         )
-        return Recorded.apply(a, b, addend, site) if recorded else site.product(a, b, addend)
+        if not recorded:
+            return site.product(a, b, addend)
+        if self.trial is not None and not self.trial.over and site.gain < self.trial.least_gain:
+            return function.by_torch(*operands)
+        return Recorded.apply(a, b, addend, site)
 
     def _excludes(self) -> bool:
         """Tell whether a function of an excluded module is among the callers."""
@@ -230,7 +250,7 @@ class _Replacements:
                 setattr(*place, function.original)
 
     def _step(self, *_hooked: Any) -> None:
-        self._sessions[-1].steps += 1
+        self._sessions[-1].step()
 
 
 def _disguise(ours: Any, function: Function) -> None:
@@ -284,7 +304,8 @@ def enable(*, benchmark: bool = True, workspace_limit: int = 64 << 20, exclude: 
     torch.Size([1, 2])
     """
     options = Options(benchmark, workspace_limit, tuple(exclude), _REPLACEMENTS.table)
-    session = Session(Decider(_DEVICE, options))
+    measured = benchmark and options.table is None and not torch.are_deterministic_algorithms_enabled()
+    session = Session(Decider(_DEVICE, options), trial=StepTrial(_DEVICE) if measured else None)
     _REPLACEMENTS.enter(session)
     _LOG.info("matmill answers torch's matrix products where it is faster, until matmill.torch.disable()")
     return Enabled(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 import torch
@@ -11,9 +12,8 @@ import torch
 from matmill.torch.decide import Decider, Decision, Product
 from matmill.torch.states import PLAIN, observed, tf32
 
-#: The seconds that a recorded product and its gradients must save together: what recording them in Python costs the
-#: host more than torch's own takes.
-HOST_SECONDS = 15e-6
+#: The least seconds that matmill must save in a product without gradients, which costs the host as much as torch's.
+LEAST_SECONDS = 5e-7
 
 #: The tensors (a, b, addend) of a product.
 Operands: TypeAlias = tuple[Any, Any, Any]
@@ -66,7 +66,8 @@ class Site:
     ``decisions`` are on the product and on the gradients of a and b, None for those that are not taken. ``left`` says
     that all of them are torch's; ``calls`` counts the function's calls then. ``packed`` says that operands and result
     were packed when they were decided: for such operands a decision need not be looked up. ``signature`` is the GPU's
-    index and the element type, ``rounded`` whether torch might round float32 to tf32.
+    index and the element type, ``rounded`` whether torch might round float32 to tf32, ``recorded`` whether gradients
+    are recorded.
     """
 
     decider: Decider
@@ -76,7 +77,16 @@ class Site:
     packed: bool
     signature: tuple[int, Any]
     rounded: bool
+    recorded: bool = False
     calls: int = 0
+
+    @property
+    def gain(self) -> float:
+        """Seconds that matmill saves on the GPU in a call with its gradients; infinite where nothing was measured."""
+        ours = [decision for decision in self.decisions if decision is not None and decision.run is not None]
+        if any(decision.torch_seconds is None for decision in ours):
+            return inf
+        return sum(decision.gain for decision in ours)
 
     def fits(self, a: Any, b: Any, addend: Any) -> bool:
         """Tell whether tensors of the site's shapes are where, and of the type, that it was decided for."""
@@ -131,10 +141,11 @@ def right_gradient(function: Function, grad: Any, a: Any, *, matrix: bool) -> Pr
     return Product(left, right, None, (True, False), _left_transposed)
 
 
-def meet(decider: Decider, function: Function, operands: Operands) -> Site | None:
+def meet(decider: Decider, function: Function, operands: Operands, least_gain: float) -> Site | None:
     """Decide a product, and those of its gradients if they are recorded.
 
-    Returns None where it is not on a GPU, or cannot be decided now.
+    A recorded product is torch's unless matmill saves ``least_gain`` seconds. Returns None where it is not on a GPU,
+    or cannot be decided now.
     """
     a, b, addend = operands
     given = [x for x in operands if x is not None]
@@ -142,7 +153,7 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
         return None
     signature = a.get_device(), a.dtype
     if min(a.dim(), b.dim()) < 2:
-        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature, rounded=tf32())
+        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature, rounded=False)
     product = Product(a, b, addend, (False, function.turned), function.by_torch)
     decisions = [decider.decide(product)]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
@@ -156,16 +167,9 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
     forward, to_a, to_b = (*decisions, None, None)[:3]
     known = (forward, to_a if a.requires_grad else None, to_b)
     packed = all(x.is_contiguous() for x in given)
-    left = not _worth(known, recorded=recorded)
-    return Site(decider, function, known, left=left, packed=packed, signature=signature, rounded=tf32())
-
-
-def _worth(decisions: tuple[Decision | None, ...], *, recorded: bool) -> bool:
-    """Tell whether matmill is to answer a product, with its gradients if they are recorded."""
-    ours = [decision for decision in decisions if decision is not None and decision.run is not None]
-    if not recorded or any(decision.torch_seconds is None for decision in ours):
-        return bool(ours)
-    return sum(decision.gain for decision in ours) >= HOST_SECONDS
+    site = Site(decider, function, known, False, packed, signature, tf32(), recorded)  # noqa: FBT003 — set below
+    site.left = site.gain < (least_gain if recorded else LEAST_SECONDS)
+    return site
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then

@@ -37,7 +37,7 @@ def tf32() -> bool:
     try:
         return bool(_C._get_cublas_allow_tf32())  # noqa: SLF001 — the public attribute takes eight times as long
     except RuntimeError:  # torch from 2.9 on, where `fp32_precision` was set: the older names raise from then on
-        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def observed() -> bool:
