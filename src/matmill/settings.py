@@ -4,6 +4,7 @@
 ``MATMILL_CACHE_DIR``       where compiled kernels are kept (default: ``$XDG_CACHE_HOME/matmill``)
 ``MATMILL_CACHE=off``       compile every time, keep nothing on disk
 ``MATMILL_EXECUTOR``        ``auto`` (default), ``gpu``, ``cpu`` or ``emulator``, where a call names none
+``RANK``                    this process's number in its job, as torchrun sets it
 ``NO_COLOR``                any non-empty value: plain text (https://no-color.org)
 ==========================  =================================================================
 """
@@ -43,6 +44,12 @@ def default_executor() -> str:
     if name not in EXECUTORS:
         raise unknown_name("MATMILL_EXECUTOR", name, EXECUTORS)
     return name
+
+
+def rank() -> int:
+    """Return this process's number in its job, as torchrun sets it in ``RANK``; 0 for any other program."""
+    number = os.environ.get("RANK", "")
+    return int(number) if number.isdecimal() else 0
 
 
 def plain_text() -> bool:
