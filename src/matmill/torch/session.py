@@ -73,8 +73,8 @@ class Session:
         """Return the sites with gradients of which matmill answers a part."""
         return [site for sites in self.sites.values() for site in sites.values() if site.recorded and not site.left]
 
-    def decide_by(self, table: Decisions) -> None:
-        """Forget all decisions, and take those of a table from now on."""
+    def decide_by(self, table: Decisions | None) -> None:
+        """Forget all decisions, and take those of a table from now on, or none."""
         self.decider, self.trial = Decider(self.decider.device, replace(self.decider.options, table=table)), None
         for sites in self.sites.values():
             sites.clear()
@@ -222,8 +222,8 @@ class _Replacements:
             if not self._sessions:
                 self._steps.remove()
 
-    def use(self, table: Decisions) -> None:
-        """Decide by a table from now on, in sessions that are on too."""
+    def use(self, table: Decisions | None) -> None:
+        """Decide by a table from now on, or by measurement again, in sessions that are on too."""
         with self._lock:
             self.table = table
             for session in self._sessions:
@@ -321,14 +321,14 @@ def latest() -> Session | None:
     return _REPLACEMENTS.latest
 
 
-def load_decisions(path: str | Path) -> None:
+def load_decisions(path: str | Path | None) -> None:
     """Decide by the file at ``path``, which :func:`save_decisions` wrote, now and whenever matmill is enabled later.
 
     Nothing is timed then, so that every run has the same kernels and the same bits: the cost models decide what the
-    file does not have. Raises :class:`OSError` if it cannot be read, and :class:`~matmill.errors.ArgumentError` if it
-    is a file of another kind.
+    file does not have. With None products are timed again. Raises :class:`OSError` if the file cannot be read, and
+    :class:`~matmill.errors.ArgumentError` if it is of another kind.
     """
-    _REPLACEMENTS.use(Decisions.load(Path(path)))
+    _REPLACEMENTS.use(None if path is None else Decisions.load(Path(path)))
 
 
 def save_decisions(path: str | Path) -> None:
