@@ -109,9 +109,8 @@ def test_a_captured_graph_has_the_same_products(torch: Any, always: Any) -> None
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for _ in range(3):
-                step()
+                expected = step().detach().clone(), layer.weight.grad.clone()
         torch.cuda.synchronize()
-        expected = step().clone(), layer.weight.grad.clone()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result = step()
