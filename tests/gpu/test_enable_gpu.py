@@ -160,7 +160,7 @@ def test_autocast(torch: Any, always: Any, dtype: str) -> None:
     assert any(row.answered_by == "matmill" for row in always.report().rows)
 
 
-def test_float32_is_rounded_only_where_torch_may(torch: Any, always: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_is_rounded_only_where_torch_may(torch: Any, always: Any) -> None:
     a, b = _random(torch, "float32", 256, 512), _random(torch, "float32", 512, 256)
     exact = a.double() @ b.double()
 
@@ -169,7 +169,7 @@ def test_float32_is_rounded_only_where_torch_may(torch: Any, always: Any, monkey
 
     with always.enable():
         for allowed in (False, True, False):
-            monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+            torch.backends.cuda.matmul.allow_tf32 = allowed
             assert (error() > 1e-3) is allowed
 
 

@@ -177,12 +177,12 @@ class Launcher:
         c = 0 if addend is None else addend.data_ptr()
         if (a | b | d | c) & 15:
             return None
-        places = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
-        return out if _enqueued(call, self._enqueue, x, self._device, places) else None
+        slots = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
+        return out if _enqueued(call, self._enqueue, x, self._device, slots) else None
 
 
 def _enqueued(
-    call: plan_cache.PreparedCall, enqueue: Enqueue, x: Any, device: int, places: tuple[int, int, int, int, int]
+    call: plan_cache.PreparedCall, enqueue: Enqueue, x: Any, device: int, slots: tuple[int, int, int, int, int]
 ) -> bool:
     """Enqueue a call on torch's current stream, for the addresses of A, B, C, D and a bias.
 
@@ -200,6 +200,6 @@ def _enqueued(
             except RuntimeError:  # out of memory: the checked path raises a better message
                 return False
             workspace = lent.data_ptr()
-    a, b, c, d, bias = places
+    a, b, c, d, bias = slots
     enqueue((a, b, c, d, workspace, counter, bias), stream)
     return True

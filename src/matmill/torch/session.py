@@ -38,14 +38,27 @@ _CAST = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _MOST_SITES = 4096
 
 
+#: The functions of torch and of its tensors, with the dimensions of their operands: products, and those with an addend.
+_PRODUCTS = {"mm": (2, 2), "bmm": (3, 3), "matmul": (0, 0)}
+_SUMS = {"addmm": (2, 2), "baddbmm": (3, 3)}
+
+
 def _functions() -> tuple[Function, ...]:
-    pairs = [(owner, name) for owner in (torch, torch.Tensor) for name in ("mm", "bmm", "matmul")]
-    added = [(owner, name) for owner in (torch, torch.Tensor) for name in ("addmm", "baddbmm")]
-    functional = torch.nn.functional
+    """Return the functions that are replaced, as torch has them now."""
+    functional, tensor = torch.nn.functional, torch.Tensor
     return (
-        Function(functional, "linear", functional.linear, turned=True),
-        *(Function(owner, name, getattr(owner, name)) for owner, name in [*pairs, (torch.Tensor, "__matmul__")]),
-        *(Function(owner, name, getattr(owner, name), added=True) for owner, name in added),
+        Function(functional, "linear", functional.linear, (0, 2), transposed=True),
+        Function(tensor, "__matmul__", tensor.__matmul__),
+        *(
+            Function(own, name, getattr(own, name), ranks)
+            for own in (torch, tensor)
+            for name, ranks in _PRODUCTS.items()
+        ),
+        *(
+            Function(own, name, getattr(own, name), ranks, added=True)
+            for own in (torch, tensor)
+            for name, ranks in _SUMS.items()
+        ),
     )
 
 
@@ -94,7 +107,7 @@ class Session:
         try:
             site = meet(self.decider, function, operands, ARMS[0] if self.trial is None else self.trial.least_gain)
         except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
-            return None
+            site = Site.of_torch(self.decider, function, operands)
         if site is not None:
             sites = self.sites[function.name]
             if len(sites) >= _MOST_SITES:
@@ -116,6 +129,8 @@ class Session:
             a, b, addend = (None if x is None else x.to(dtype) for x in operands)
         site = site or self.meet(function, key, (a, b, addend))
         if site is None or site.left or not site.fits(a, b, addend):
+            if site is not None:
+                site.calls += 1
             return function.by_torch(*operands)
         recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
@@ -138,7 +153,7 @@ class Session:
 
 
 def _linear(session: Session, function: Function) -> Callable[..., Any]:
-    """Return the function that takes the place of torch's linear."""
+    """Return the function that replaces torch's linear."""
     sites = session.sites.setdefault(function.name, {})
     original, autocast, recording = function.original, session.decider.device.autocast, torch.is_grad_enabled
 
@@ -156,7 +171,7 @@ def _linear(session: Session, function: Function) -> Callable[..., Any]:
 
 
 def _product(session: Session, function: Function) -> Callable[..., Any]:
-    """Return the function that takes the place of one of torch's others; keywords are torch's business."""
+    """Return the function that replaces one of torch's others; calls with keywords stay torch's."""
     sites = session.sites.setdefault(function.name, {})
     original, autocast, recording = function.original, session.decider.device.autocast, torch.is_grad_enabled
     added = function.added
@@ -236,18 +251,18 @@ class _Replacements:
         """
         session = self._sessions[-1] if self._sessions else None
         for function, inherited in self._functions:
-            place = function.owner, function.name
-            if place in self._ours and getattr(*place) is not self._ours[place]:
+            target = function.owner, function.name
+            if target in self._ours and getattr(*target) is not self._ours[target]:
                 continue
-            self._ours.pop(place, None)
+            self._ours.pop(target, None)
             if session is not None:
-                self._ours[place] = ours = (_linear if function.turned else _product)(session, function)
+                self._ours[target] = ours = (_linear if function.transposed else _product)(session, function)
                 _disguise(ours, function)
-                setattr(*place, ours)
+                setattr(*target, ours)
             elif inherited:
-                delattr(*place)
+                delattr(*target)
             else:
-                setattr(*place, function.original)
+                setattr(*target, function.original)
 
     def _step(self, *_hooked: Any) -> None:
         self._sessions[-1].step()

@@ -26,13 +26,15 @@ _matmul = torch.matmul
 class Function:
     """A function of torch that computes products: where it is, and the order of its tensors.
 
-    ``turned`` says that its second operand enters transposed. ``original`` is torch's own.
+    ``ranks`` are the dimensions that its two operands have, 0 for any. ``transposed`` says that the second one enters
+    transposed. ``original`` is torch's own.
     """
 
     owner: Any
     name: str
     original: Callable[..., Any]
-    turned: bool = False
+    ranks: tuple[int, int] = (0, 0)
+    transposed: bool = False
     added: bool = False
 
     @property
@@ -42,7 +44,7 @@ class Function:
 
     def by_torch(self, a: Any, b: Any, addend: Any) -> Any:
         """Compute the product in torch's own way."""
-        if self.turned:
+        if self.transposed:
             return self.original(a, b, addend)
         return self.original(addend, a, b) if self.added else self.original(a, b)
 
@@ -88,6 +90,13 @@ class Site:
             return inf
         return sum(decision.gain for decision in ours)
 
+    @staticmethod
+    def of_torch(decider: Decider, function: Function, operands: Operands) -> Site:
+        """Return the site of a product that is not decided, but torch's."""
+        a = operands[0]
+        signature = a.get_device(), a.dtype
+        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature, rounded=False)
+
     def fits(self, a: Any, b: Any, addend: Any) -> bool:
         """Tell whether tensors of the site's shapes are where, and of the type, that it was decided for."""
         device, dtype = self.signature
@@ -103,7 +112,7 @@ class Site:
         function, (decision, _to_left, _to_right) = self.function, self.decisions
         packed = self.packed and a.is_contiguous() and b.is_contiguous() and (addend is None or addend.is_contiguous())
         if decision is None or not packed:
-            return self.decider.answer(Product(a, b, addend, (False, function.turned), function.by_torch))
+            return self.decider.answer(Product(a, b, addend, (False, function.transposed), function.by_torch))
         result = self.decider.launch(decision, a, b, addend)
         return function.by_torch(a, b, addend) if result is None else result
 
@@ -113,7 +122,7 @@ class Site:
 
     def to_right(self, grad: Any, a: Any, *, matrix: bool) -> Any:
         """Return the gradient of b, a ``matrix`` or not."""
-        pair = (grad, a) if self.function.turned else (a, grad)
+        pair = (grad, a) if self.function.transposed else (a, grad)
         return self._gradient(self.decisions[2], pair, lambda: right_gradient(self.function, grad, a, matrix=matrix))
 
     def _gradient(self, decision: Decision | None, pair: tuple[Any, Any], product: Callable[[], Product]) -> Any:
@@ -129,15 +138,15 @@ class Site:
 
 def left_gradient(function: Function, grad: Any, b: Any) -> Product:
     """Return the product that is the gradient of a."""
-    turned = function.turned
-    return Product(grad, b, None, (False, not turned), _plain if turned else _right_transposed)
+    transposed = function.transposed
+    return Product(grad, b, None, (False, not transposed), _plain if transposed else _right_transposed)
 
 
 def right_gradient(function: Function, grad: Any, a: Any, *, matrix: bool) -> Product:
     """Return the product that is the gradient of b, in its layout: one, however many batches share a ``matrix``."""
     if matrix:
         a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
-    left, right = (grad, a) if function.turned else (a, grad)
+    left, right = (grad, a) if function.transposed else (a, grad)
     return Product(left, right, None, (True, False), _left_transposed)
 
 
@@ -151,10 +160,10 @@ def meet(decider: Decider, function: Function, operands: Operands, least_gain: f
     given = [x for x in operands if x is not None]
     if not all(decider.device.serves(x) and x.layout is torch.strided and not x.is_neg() for x in given):
         return None
-    signature = a.get_device(), a.dtype
-    if min(a.dim(), b.dim()) < 2:
-        return Site(decider, function, (None, None, None), left=True, packed=False, signature=signature, rounded=False)
-    product = Product(a, b, addend, (False, function.turned), function.by_torch)
+    ranks = zip(function.ranks, (a.dim(), b.dim()), strict=True)
+    if min(a.dim(), b.dim()) < 2 or any(rank not in {0, own} for rank, own in ranks):
+        return Site.of_torch(decider, function, operands)
+    product = Product(a, b, addend, (False, function.transposed), function.by_torch)
     decisions = [decider.decide(product)]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     if recorded:
@@ -167,7 +176,7 @@ def meet(decider: Decider, function: Function, operands: Operands, least_gain: f
     forward, to_a, to_b = (*decisions, None, None)[:3]
     known = (forward, to_a if a.requires_grad else None, to_b)
     packed = all(x.is_contiguous() for x in given)
-    site = Site(decider, function, known, False, packed, signature, tf32(), recorded)  # noqa: FBT003 — set below
+    site = Site(decider, function, known, False, packed, (a.get_device(), a.dtype), tf32(), recorded)  # noqa: FBT003 — set below
     site.left = site.gain < (least_gain if recorded else LEAST_SECONDS)
     return site
 

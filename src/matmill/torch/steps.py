@@ -1,8 +1,8 @@
 """Compare whole training steps with and without matmill's part, so that no program gets slower.
 
 Times of single products do not say what a program gains: where the host is the limit, a product that takes the GPU less
-time saves nothing, and what its derivative costs in Python is lost. So the first steps of a program are run in turns
-with all of matmill's products, with those that save most, and with none; the times on the GPU's own clock decide.
+time saves nothing, and what its derivative costs in Python is lost. So the first steps of a program run interleaved:
+with all of matmill's products, with those that save most, and with none. The times on the GPU's own clock decide.
 """
 
 from __future__ import annotations
