@@ -118,6 +118,8 @@ class Session:
     def answer(self, function: Function, key: tuple[object, ...], site: Site | None, operands: Operands) -> Any:
         """Return a product that is new, or of which matmill may answer a part."""
         a, b, addend = operands
+        if not self.decider.device.serves(a):
+            return function.by_torch(a, b, addend)
         plain = type(b) in PLAIN and (addend is None or type(addend) in PLAIN)
         if not plain or not self.on or observed() or (self.decider.options.exclude and self._excludes()):
             return function.by_torch(a, b, addend)
@@ -217,11 +219,13 @@ class _Replacements:
     def enter(self, session: Session) -> None:
         """Switch a session on."""
         with self._lock:
+            if session in self._sessions:
+                return
             if not self._sessions:
                 self._functions = tuple((function, function.inherited) for function in _functions())
                 self._steps = register_optimizer_step_post_hook(self._step)
             self._sessions.append(session)
-            self.latest = session
+            self.latest, session.on = session, True
             self._install()
 
     def leave(self, session: Session | None) -> None:
@@ -283,12 +287,17 @@ _DEVICE: Device = CudaGPU()
 
 
 class Enabled:
-    """The handle that :func:`enable` returns: a context manager, which switches matmill off again at its end."""
+    """The handle that :func:`enable` returns: a context manager, any number of times one after the other.
+
+    matmill is switched off at its end, and on again, with what it has decided, at its next beginning.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def __enter__(self) -> Self:
+        """Switch it on again with all that it has decided, if it is off."""
+        _REPLACEMENTS.enter(self._session)
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -1,0 +1,224 @@
+"""Whole PyTorch programs, torch alone beside the same with ``matmill.torch.enable()``.
+
+    PYTHONPATH=src python benchmarks/programs.py --out benchmarks/results/programs_h200.json
+    PYTHONPATH=src python benchmarks/programs.py --only gpt2 bert --compile
+    PYTHONPATH=src python benchmarks/programs.py --small --device cpu   # the script itself, without a GPU
+
+Two copies of a program start from the same weights. Their losses over 20 steps are compared. Then runs of whole steps
+(forward, backward, optimizer) and of forward and backward alone are interleaved: six steps each, without waiting for
+the GPU in between, as a program trains; medians count. A CUDA graph of forward and backward says what the GPU alone
+takes, without the host. Exits with 1 where losses differ by more than the type's rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+import matmill.torch
+from lab.programs import PROGRAMS, build
+from lab.records import by_line
+from matmill.bench.environment import describe
+
+_LOSSES, _IN_A_ROW, _ROUNDS = 20, 6, 9
+#: Steps until whole steps have been compared: three arms of five steps in three rounds, and what comes before.
+_WARM = 60
+#: Relative differences of losses that rounding explains: products are summed in other orders, and every step carries on
+#: what the last one rounded. A few units of the type's precision.
+_BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
+#: A small step: losses are to stay comparable.
+_RATE = 1e-5
+
+
+#: Calls by who answers, each with what it runs within.
+_Ways: TypeAlias = dict[str, tuple[Callable[[], Any], AbstractContextManager[Any]]]
+
+
+class _Copy:
+    """A program that is ready to run, with its optimizer."""
+
+    def __init__(self, name: str, device: str, *, small: bool) -> None:
+        program = build(name, device, small=small)
+        self.loss = program.loss
+        self.parameters = program.parameters
+        self._optimizer = torch.optim.SGD(program.parameters, _RATE, momentum=0.9) if program.parameters else None
+
+    def gradients(self) -> Any:
+        """Run forward and backward; a program without parameters runs forward alone."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss = self.loss()
+        if self.parameters:
+            loss.backward()
+        return loss.detach()
+
+    def step(self) -> Any:
+        """Run a whole step."""
+        loss = self.gradients()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        return loss
+
+
+def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the record of one program."""
+    begin = time.perf_counter()
+    alone, enabled = (_Copy(name, device, small=options.small) for _ in range(2))
+    losses = [float(alone.step()) for _ in range(_LOSSES)]
+    torch_memory = _peak(device, alone.step)
+    with matmill.torch.enable() as enabled_once:
+        ours = [float(enabled.step()) for _ in range(_LOSSES)]
+        met = time.perf_counter() - begin
+        for _ in range(0 if options.small else _WARM):
+            enabled.step()
+        memory = _peak(device, enabled.step)
+        before = {row.key: row.calls for row in matmill.torch.report().rows}
+        enabled.gradients()
+        saved = sum(
+            (row.calls - before.get(row.key, 0)) / row.calls * row.saved_seconds
+            for row in matmill.torch.report().rows
+            if row.calls
+        )
+        report = matmill.torch.report()
+    off = nullcontext()
+    ways: dict[str, _Ways] = {
+        "step": {"torch": (alone.step, off), "matmill": (enabled.step, enabled_once)},
+        "gradients": {"torch": (alone.gradients, off), "matmill": (enabled.gradients, enabled_once)},
+    }
+    if options.compile:
+        compiled = _Copy(name, device, small=options.small)
+        compiled.loss = torch.compile(compiled.loss)
+        ways["gradients"]["compile"] = (compiled.gradients, off)
+    if device == "cuda" and alone.parameters:
+        ways["graph"] = {"torch": (_graph(alone, off), off), "matmill": (_graph(enabled, enabled_once), off)}
+    difference = max(abs(x - y) / max(abs(x), 1e-12) for x, y in zip(losses, ours, strict=True))
+    times = {way: _interleaved(calls, device, options.rounds) for way, calls in ways.items()}
+    whole = times["step"]
+    gained = whole["torch"] - whole["matmill"]
+    return {
+        "name": name,
+        "title": PROGRAMS[name].title,
+        "dtype": PROGRAMS[name].dtype,
+        "seconds": times,
+        "ratio": whole["torch"] / whole["matmill"],
+        "products_saved": saved,
+        "share_of_saved": gained / saved if saved > 0 else None,
+        "loss_difference": difference,
+        "losses_agree": difference <= _BOUNDS[PROGRAMS[name].dtype],
+        "memory": {"torch": torch_memory, "matmill": memory},
+        "seconds_to_meet": met,
+        "compared": report.step_seconds,
+        "products": [
+            {
+                "product": row.key,
+                "calls": row.calls,
+                "by": row.answered_by,
+                "torch": row.torch_seconds,
+                "matmill": row.matmill_seconds,
+            }
+            for row in report.rows
+            if row.calls
+        ],
+    }
+
+
+def _peak(device: str, call: Callable[[], Any]) -> int:
+    """Return the most bytes that are allocated in a call."""
+    if device != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated())
+
+
+def _graph(copy: _Copy, context: AbstractContextManager[Any]) -> Callable[[], Any]:
+    """Return the replay of a CUDA graph of forward and backward."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with context, torch.cuda.stream(side):
+        for _ in range(3):
+            copy.gradients()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            copy.gradients()
+    return graph.replay  # type: ignore[no-any-return] # torch may be absent, and is Any then
+
+
+def _interleaved(calls: _Ways, device: str, rounds: int) -> dict[str, float]:
+    """Return the median seconds of each call in runs of several."""
+    samples: dict[str, list[float]] = {way: [] for way in calls}
+    for done in range(rounds + 1):
+        for way, (call, context) in calls.items():
+            with context:
+                seconds = _run(call, device)
+            samples[way] += [seconds] if done else []  # the first round warms up
+    return {way: statistics.median(times) for way, times in samples.items()}
+
+
+def _run(call: Callable[[], Any], device: str) -> float:
+    """Return the seconds of one of several calls in a row."""
+    if device != "cuda":
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(_IN_A_ROW):
+        call()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop)) / 1e3 / _IN_A_ROW
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    times = ", ".join(
+        f"{way} " + " / ".join(f"{1e3 * seconds:.3f}" for seconds in calls.values())
+        for way, calls in row["seconds"].items()
+    )
+    share = "" if row["share_of_saved"] is None else f", {row['share_of_saved']:.0%} of what its products save"
+    wrong = "" if row["losses_agree"] else f"  LOSSES DIFFER by {row['loss_difference']:.2g}"
+    return f"{row['name']:13} {row['ratio']:5.2f}x{share}; ms: {times}{wrong}"
+
+
+def main() -> None:
+    """Measure programs and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="the programs")
+    parser.add_argument("--out", type=Path, help="the record, as JSON; written after every program")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--small", action="store_true", help="few of everything, for the CPU")
+    parser.add_argument("--compile", action="store_true", help="torch.compile beside them")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(f"{name:13} {named.title}, {named.dtype}" for name, named in PROGRAMS.items()))
+        return
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU: --device cpu --small tries the script", file=sys.stderr)
+        sys.exit(3)
+    rows: list[dict[str, Any]] = []
+    head = {"record": "programs", "environment": describe(gpu=options.device == "cuda")}
+    for name in options.only:
+        rows.append(measure(name, options.device, options))
+        print(_line(rows[-1]), flush=True)
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+        if options.out is not None:
+            options.out.write_text(by_line({**head, "programs": rows}, "programs"), encoding="utf-8")
+    sys.exit(0 if all(row["losses_agree"] for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
