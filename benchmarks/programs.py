@@ -80,14 +80,10 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
         for _ in range(0 if options.small else _WARM):
             enabled.step()
         memory = _peak(device, enabled.step)
-        before = {row.key: row.calls for row in matmill.torch.report().rows}
+        before = matmill.torch.report().saved_seconds
         enabled.gradients()
-        saved = sum(
-            (row.calls - before.get(row.key, 0)) / row.calls * row.saved_seconds
-            for row in matmill.torch.report().rows
-            if row.calls
-        )
         report = matmill.torch.report()
+        saved = report.saved_seconds - before
     off = nullcontext()
     ways: dict[str, _Ways] = {
         "step": {"torch": (alone.step, off), "matmill": (enabled.step, enabled_once)},
@@ -131,13 +127,14 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
 
 
 def _peak(device: str, call: Callable[[], Any]) -> int:
-    """Return the most bytes that are allocated in a call."""
+    """Return the most bytes that a call allocates beside what was there."""
     if device != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats()
+    there = torch.cuda.memory_allocated()
     call()
     torch.cuda.synchronize()
-    return int(torch.cuda.max_memory_allocated())
+    return int(torch.cuda.max_memory_allocated() - there)
 
 
 def _graph(copy: _Copy, context: AbstractContextManager[Any]) -> Callable[[], Any]:

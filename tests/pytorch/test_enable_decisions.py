@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib import import_module
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
 session: Any = import_module("matmill.torch.session")
 steps: Any = import_module("matmill.torch.steps")
+F: Any = torch.nn.functional
 ROOT = Path(__file__).parents[2]
 SHAPES = (2, 3), (3, 4)
 A, B = torch.ones(2, 3), torch.ones(3, 4)
@@ -253,6 +255,43 @@ def test_the_shortest_steps_decide(decided: Any, seconds: Any, gains: tuple[floa
     assert report.steps == 80
     assert report.step_seconds == pytest.approx((seconds(products), seconds(0)))
     assert str(report).startswith("A step takes ")
+
+
+def test_a_graph_has_what_costs_the_host_too_much(decided: Any) -> None:
+    _trained(decided, lambda ours: 1.0 + ours)
+    layer, x = torch.nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    decided.ours.clear()
+    with mt.enable() as handle:
+        for _ in range(2):
+            layer(x).sum().backward()
+        assert len(decided.ours) == 6
+        session.latest().trial.least_gain = inf  # as if the shortest steps were those without
+        layer(x).sum().backward()
+        assert len(decided.ours) == 6
+        decided.captures = True
+        layer(x).sum().backward()
+        assert len(decided.ours) == 9
+    with handle:  # on again, with what it decided
+        layer(x).sum().backward()
+    assert len(decided.ours) == 12
+
+
+def test_a_program_without_new_products_has_torch_s_own_functions_back(decided: Any) -> None:
+    decided.wins = lambda a, _b: a == (9, 3)
+    layer, x = torch.nn.Linear(3, 4), torch.ones(2, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    linear, mm = F.linear, torch.mm
+    rested = []
+    with mt.enable():
+        for step in range(1, 300):
+            torch.mm(torch.ones(9 if step > 250 else 2, 3), B)
+            layer(x).sum().backward()
+            optimizer.step()
+            rested.append(F.linear is linear)
+            assert (torch.mm is mm) is (rested[-1] and step < 256)
+    changes = [step for step, (before, after) in enumerate(pairwise(rested), 2) if before is not after]
+    assert changes == [21, 256, 277]  # at rest; a look, which meets a product; at rest again, but for its function
+    assert decided.ours[0] == ((9, 3), (3, 4))
 
 
 def test_new_products_begin_the_comparison_anew() -> None:

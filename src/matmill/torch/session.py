@@ -34,6 +34,8 @@ _LOG = logging.getLogger("matmill.torch")
 
 #: Types that autocast converts.
 _CAST = frozenset({torch.float32, torch.float16, torch.bfloat16})
+#: Steps without a new product after which a session rests, the steps from one look to the next, and those of a look.
+_REST, _LOOK, _LOOKED = 20, 256, 3
 #: The most products that a function remembers. A program with more, of lengths that vary, meets them again.
 _MOST_SITES = 4096
 
@@ -64,27 +66,44 @@ def _functions() -> tuple[Function, ...]:
 
 @dataclass(eq=False)
 class Session:
-    """What ``enable`` switches on: decisions, and the products that each function has met."""
+    """What ``enable`` switches on: decisions, and the products that each function has met.
+
+    A session rests once a training program has no new products: then it replaces only functions of which matmill
+    answers a part, and looks again for a few steps now and then.
+    """
 
     decider: Decider
     sites: dict[str, dict[tuple[object, ...], Site]] = field(default_factory=dict)
     trial: StepTrial | None = None
     on: bool = True
     steps: int = 0
+    resting: bool = False
+    _settled: int = 0
+    _known: int = -1
 
-    def step(self) -> None:
-        """Count a step of an optimizer, which ends a program's step."""
+    def step(self) -> bool:
+        """Count a step of an optimizer, which ends a program's step; tell whether the session went to rest or woke."""
         self.steps += 1
-        if self.trial is None or self.trial.over or not self._recorded():
-            return
-        self.trial.step(len(self.decider.decisions))
-        if self.trial.over:
-            for site in self._recorded():
-                site.left = site.gain < self.trial.least_gain
+        known = len(self.decider.decisions)
+        self._settled = self._settled + 1 if known == self._known else 0
+        self._known = known
+        if self.resting:
+            self.resting = self.steps % _LOOK != 0
+            self._settled = _REST - _LOOKED
+            return not self.resting
+        trial = self.trial
+        if trial is not None and not trial.over and any(site.recorded and not site.left for site in self._all()):
+            trial.step(known)
+            return False
+        self.resting = self._settled >= _REST
+        return self.resting
 
-    def _recorded(self) -> list[Site]:
-        """Return the sites with gradients of which matmill answers a part."""
-        return [site for sites in self.sites.values() for site in sites.values() if site.recorded and not site.left]
+    def wants(self, name: str) -> bool:
+        """Tell whether the function of that name is to be replaced."""
+        return not self.resting or any(not site.left for site in self.sites[name].values())
+
+    def _all(self) -> Iterator[Site]:
+        return (site for sites in self.sites.values() for site in sites.values())
 
     def decide_by(self, table: Decisions | None) -> None:
         """Forget all decisions, and take those of a table from now on, or none."""
@@ -95,9 +114,8 @@ class Session:
     def decisions(self) -> Iterator[tuple[Decision, int, int]]:
         """Yield each decision with the numbers of its products that matmill and torch answered."""
         left: Counter[int] = Counter()
-        for sites in self.sites.values():
-            for site in sites.values():
-                left.update({id(decision): site.calls for decision in site.decisions if decision is not None})
+        for site in self._all():
+            left.update({id(decision): site.calls for decision in site.decisions if decision is not None})
         for decision in self.decider.decisions.values():
             ours = decision.calls if decision.run is not None else 0
             yield decision, ours, left[id(decision)] + decision.calls - ours
@@ -105,7 +123,7 @@ class Session:
     def meet(self, function: Function, key: tuple[object, ...], operands: Operands) -> Site | None:
         """Return the site of a product that is met for the first time, or None if it cannot be decided now."""
         try:
-            site = meet(self.decider, function, operands, ARMS[0] if self.trial is None else self.trial.least_gain)
+            site = meet(self.decider, function, operands)
         except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
             site = Site.of_torch(self.decider, function, operands)
         if site is not None:
@@ -118,34 +136,37 @@ class Session:
     def answer(self, function: Function, key: tuple[object, ...], site: Site | None, operands: Operands) -> Any:
         """Return a product that is new, or of which matmill may answer a part."""
         a, b, addend = operands
-        if not self.decider.device.serves(a):
-            return function.by_torch(a, b, addend)
-        plain = type(b) in PLAIN and (addend is None or type(addend) in PLAIN)
-        if not plain or not self.on or observed() or (self.decider.options.exclude and self._excludes()):
+        if not self._takes(a, b, addend):
             return function.by_torch(a, b, addend)
         if self.decider.device.autocast():
-            given = operands if addend is not None else (a, b)
-            if not all(x.dtype in _CAST for x in given):
-                return function.by_torch(a, b, addend)
             dtype = torch.get_autocast_dtype(a.device.type)
-            a, b, addend = (None if x is None else x.to(dtype) for x in operands)
+            a, b, addend = (x.to(dtype) if x is not None and x.dtype in _CAST else x for x in operands)
         site = site or self.meet(function, key, (a, b, addend))
-        if site is None or site.left or not site.fits(a, b, addend):
-            if site is not None:
-                site.calls += 1
+        if site is None:
             return function.by_torch(*operands)
         recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
         )
-        if not recorded:
-            return site.product(a, b, addend)
-        if self.trial is not None and not self.trial.over and site.gain < self.trial.least_gain:
+        if site.left or not site.fits(a, b, addend) or (recorded and self._idle(site)):
+            site.calls += 1
             return function.by_torch(*operands)
-        return Recorded.apply(a, b, addend, site)
+        return Recorded.apply(a, b, addend, site) if recorded else site.product(a, b, addend)
+
+    def _takes(self, a: Any, b: Any, addend: Any) -> bool:
+        """Tell whether a product of these tensors may be matmill's."""
+        plain = type(b) in PLAIN and (addend is None or type(addend) in PLAIN)
+        if not plain or not self.on or not self.decider.device.serves(a) or observed():
+            return False
+        return not (self.decider.options.exclude and self._excludes())
+
+    def _idle(self, site: Site) -> bool:
+        """Tell whether a site with gradients saves too little for what it costs the host; a graph costs it nothing."""
+        least = ARMS[0] if self.trial is None else self.trial.least_gain
+        return site.gain < least and not self.decider.device.capturing()
 
     def _excludes(self) -> bool:
         """Tell whether a function of an excluded module is among the callers."""
-        frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 — inspect's public way reads source files
+        frame: FrameType | None = sys._getframe(4)  # noqa: SLF001 — inspect's public way reads source files
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
             if any(module == name or module.startswith(f"{name}.") for name in self.decider.options.exclude):
@@ -259,17 +280,19 @@ class _Replacements:
             if target in self._ours and getattr(*target) is not self._ours[target]:
                 continue
             self._ours.pop(target, None)
-            if session is not None:
+            if session is not None and session.wants(function.name):
                 self._ours[target] = ours = (_linear if function.transposed else _product)(session, function)
                 _disguise(ours, function)
                 setattr(*target, ours)
-            elif inherited:
+            elif inherited and function.name in vars(function.owner):
                 delattr(*target)
-            else:
+            elif not inherited:
                 setattr(*target, function.original)
 
     def _step(self, *_hooked: Any) -> None:
-        self._sessions[-1].step()
+        if self._sessions[-1].step():
+            with self._lock:
+                self._install()
 
 
 def _disguise(ours: Any, function: Function) -> None:

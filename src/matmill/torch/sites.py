@@ -12,7 +12,8 @@ import torch
 from matmill.torch.decide import Decider, Decision, Product
 from matmill.torch.states import PLAIN, observed, tf32
 
-#: The least seconds that matmill must save in a product without gradients, which costs the host as much as torch's.
+#: The least seconds that matmill must save: in a product without gradients, which costs the host as much as torch's,
+#: and with gradients in a captured graph, which costs it nothing.
 LEAST_SECONDS = 5e-7
 
 #: The tensors (a, b, addend) of a product.
@@ -69,7 +70,8 @@ class Site:
     that all of them are torch's; ``calls`` counts the function's calls then. ``packed`` says that operands and result
     were packed when they were decided: for such operands a decision need not be looked up. ``signature`` is the GPU's
     index and the element type, ``rounded`` whether torch might round float32 to tf32, ``recorded`` whether gradients
-    are recorded.
+    are recorded. ``gain`` are the seconds that matmill saves on the GPU in a call with its gradients, infinite where
+    nothing was measured.
     """
 
     decider: Decider
@@ -80,15 +82,8 @@ class Site:
     signature: tuple[int, Any]
     rounded: bool
     recorded: bool = False
+    gain: float = 0.0
     calls: int = 0
-
-    @property
-    def gain(self) -> float:
-        """Seconds that matmill saves on the GPU in a call with its gradients; infinite where nothing was measured."""
-        ours = [decision for decision in self.decisions if decision is not None and decision.run is not None]
-        if any(decision.torch_seconds is None for decision in ours):
-            return inf
-        return sum(decision.gain for decision in ours)
 
     @staticmethod
     def of_torch(decider: Decider, function: Function, operands: Operands) -> Site:
@@ -150,11 +145,10 @@ def right_gradient(function: Function, grad: Any, a: Any, *, matrix: bool) -> Pr
     return Product(left, right, None, (True, False), _left_transposed)
 
 
-def meet(decider: Decider, function: Function, operands: Operands, least_gain: float) -> Site | None:
+def meet(decider: Decider, function: Function, operands: Operands) -> Site | None:
     """Decide a product, and those of its gradients if they are recorded.
 
-    A recorded product is torch's unless matmill saves ``least_gain`` seconds. Returns None where it is not on a GPU,
-    or cannot be decided now.
+    Returns None where it is not on a GPU, or cannot be decided now.
     """
     a, b, addend = operands
     given = [x for x in operands if x is not None]
@@ -177,7 +171,10 @@ def meet(decider: Decider, function: Function, operands: Operands, least_gain: f
     known = (forward, to_a if a.requires_grad else None, to_b)
     packed = all(x.is_contiguous() for x in given)
     site = Site(decider, function, known, False, packed, (a.get_device(), a.dtype), tf32(), recorded)  # noqa: FBT003 — set below
-    site.left = site.gain < (least_gain if recorded else LEAST_SECONDS)
+    ours = [decision for decision in known if decision is not None and decision.run is not None]
+    measured = all(decision.torch_seconds is not None for decision in ours)
+    site.gain = sum(decision.gain for decision in ours) if measured else inf
+    site.left = site.gain < LEAST_SECONDS
     return site
 
 
