@@ -248,9 +248,9 @@ def test_layers() -> None:
     assert torch.allclose(mt.linear(x, layer.weight, layer.bias), layer(x), atol=1e-6)
     activated = torch.nn.functional.silu(layer.weight @ x[0, 0])
     assert torch.allclose(mt.linear(x[0, 0], layer.weight, None, "silu"), activated, atol=1e-6)
-    with pytest.raises(errors.ShapeError, match=r"b: got shape \(4,\); wanted one element for each row of w"):
+    with pytest.raises(errors.ShapeError, match=r"bias: got shape \(4,\); wanted one element for each row of weight"):
         mt.linear(x, layer.weight, torch.zeros(4))
-    with pytest.raises(errors.ShapeError, match=r"w: got shape \(3,\)"):
+    with pytest.raises(errors.ShapeError, match=r"weight: got shape \(3,\)"):
         mt.linear(x, layer.bias)
 
 
@@ -421,7 +421,8 @@ def test_what_is_no_tensor_is_refused_by_name(stranger: Any) -> None:
         "f": lambda: mt.inner(x, stranger),
         "x": lambda: mt.transpose(stranger),
         "y": lambda: mt.transpose_add(x, stranger),
-        "w": lambda: mt.linear(x, stranger),
+        "weight": lambda: mt.linear(x, stranger),
+        "mat2": lambda: mt.addmm(x, x, stranger),
     }
     if stranger is not None:
         calls |= {"bias": lambda: mt.matmul(x, x, bias=stranger), "out": lambda: mt.transpose(x, out=stranger)}

@@ -19,15 +19,19 @@ from __future__ import annotations
 
 import sys
 
-from matmill.torch import dispatch, scripting
-from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
+from matmill.torch import autocast, dispatch, scripting
+from matmill.torch.functions import addmm, baddbmm, gram, inner, linear, matmul, transpose, transpose_add
 from matmill.torch.groups import Pending
+from matmill.torch.modules import Linear, swap
 from matmill.torch.results import Report, report
 from matmill.torch.session import disable, enable, load_decisions, save_decisions
 
 __all__ = [
+    "Linear",
     "Pending",
     "Report",
+    "addmm",
+    "baddbmm",
     "disable",
     "enable",
     "gram",
@@ -37,11 +41,13 @@ __all__ = [
     "matmul",
     "report",
     "save_decisions",
+    "swap",
     "transpose",
     "transpose_add",
 ]
 
 dispatch.register()
+autocast.register()
 scripting.register()
 if "torch.distributed.tensor" in sys.modules:
     import matmill.torch.dtensor  # noqa: F401 — registers the rules

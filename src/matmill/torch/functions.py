@@ -21,7 +21,9 @@ from matmill.dispatch.validate import scalar
 from matmill.dtypes import ELEMENTWISE, result_type
 from matmill.errors import DTypeError, ShapeError, by_copy
 from matmill.torch import gradients, groups
+from matmill.torch.autocast import autocast, cast
 from matmill.torch.checks import SYMBOLS
+from matmill.torch.host import sums_type
 from matmill.torch.schemas import OUT
 from matmill.torch.states import differentiated
 
@@ -33,6 +35,7 @@ _dispatch_modes = _C._len_torch_dispatch_stack  # noqa: SLF001 — see above
 _function_modes = _C._len_torch_function_stack  # noqa: SLF001 — see above
 _tracing = _C._is_tracing  # noqa: SLF001 — see above
 _grad_enabled = torch.is_grad_enabled
+_autocast = torch.is_autocast_enabled  # of a GPU
 
 _TRANSPOSE_ADD_OUT, _TRANSPOSE_OUT = OUT["transpose_add"], OUT["transpose"]
 _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
@@ -165,7 +168,7 @@ def gram(
             [14., 20.]])
     """
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
-    if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
+    if alone and (autocast(x) or is_compiling() or type(x) not in _PLAIN or differentiated(x)):
         return matmul(x.mT, x, out_dtype=out_dtype)
     return groups.gram(x, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
 
@@ -214,40 +217,87 @@ def matmul(
     return out
 
 
-def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
-    """Return ``activation(x @ w.T + b)``, as ``torch.nn.Linear`` does, with the activation in the same kernel.
+def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = None) -> Any:  # noqa: A002 — torch's name
+    """Return ``activation(input @ weight.T + bias)``, as ``torch.nn.Linear``, with the activation in the same kernel.
 
-    ``x`` is (..., in), ``w`` (out, in) and ``b`` (out,) or None; the result is (..., out). Everything else is as in
-    :func:`matmul`.
+    ``input`` is (..., in), ``weight`` (out, in) and ``bias`` (out,) or None; the result is (..., out). Everything else
+    is as in :func:`matmul`.
 
     >>> linear(torch.ones(2, 3), torch.eye(3)[:2], torch.tensor([0.0, -2.0]), "relu")
     tensor([[1., 0.],
             [1., 0.]])
     """
-    tensors = (x, w) if b is None else (x, w, b)
+    tensors = (input, weight) if bias is None else (input, weight, bias)
     if has_torch_function(tensors):  # true in a tracer such as torch.fx's, which records the call
-        return handle_torch_function(linear, tensors, x, w, b, activation)
-    _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
-    if w.dim() != 2:
-        raise _not_linear("w", w, "two dimensions, (out, in)")
-    if b is not None and b.shape != w.shape[:1]:
-        raise _not_linear("b", b, "one element for each row of w, (out,)")
-    if x.dim() and x.shape[-1] != w.shape[1]:
+        return handle_torch_function(linear, tensors, input, weight, bias, activation)
+    _check_tensors(input=input, weight=weight, **({} if bias is None else {"bias": bias}))
+    if weight.dim() != 2:
+        raise _not_linear("weight", weight, "two dimensions, (out, in)")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise _not_linear("bias", bias, "one element for each row of weight, (out,)")
+    if input.dim() and input.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            argument="x, w",
-            got=f"shapes {tuple(x.shape)} and {tuple(w.shape)}",
-            wanted=f"x's last dimension ({x.shape[-1]}) to equal w's ({w.shape[1]})",
-            fix="Transpose w if it is stored as (in, out).",
+            argument="input, weight",
+            got=f"shapes {tuple(input.shape)} and {tuple(weight.shape)}",
+            wanted=f"input's last dimension ({input.shape[-1]}) to equal weight's ({weight.shape[1]})",
+            fix="Transpose weight if it is stored as (in, out).",
         )
-    for argument, tensor in (("w", w), ("b", b)):
-        if tensor is not None and tensor.dtype != x.dtype:
+    for argument, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != input.dtype and not autocast(input):
             raise DTypeError(
                 argument=argument,
                 got=f"dtype {str(tensor.dtype).removeprefix('torch.')}",
-                wanted=f"x's {str(x.dtype).removeprefix('torch.')}",
-                fix=f"Pass {argument}.to(x.dtype).",
+                wanted=f"input's {str(input.dtype).removeprefix('torch.')}",
+                fix=f"Pass {argument}.to(input.dtype).",
             )
-    return matmul(x, w.mT, bias=b, activation=activation)
+    return matmul(input, weight.mT, bias=bias, activation=activation)
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
+    """Return ``beta * input + alpha * (mat1 @ mat2)``, as ``torch.addmm``, rounded once.
+
+    ``mat1`` is (m, k), ``mat2`` (k, n), and ``input`` broadcasts to (m, n). With ``beta=0`` it is not read.
+    Differentiable in all three, but not into ``out``. Element types and errors are those of :func:`matmul`.
+
+    >>> addmm(torch.ones(2), torch.eye(2), torch.eye(2), beta=3, alpha=2)
+    tensor([[5., 3.],
+            [3., 5.]])
+    """
+    return _sum(input, mat1, mat2, beta, alpha, out, names=("mat1", "mat2"), rank=2)
+
+
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
+    """Return ``beta * input + alpha * (batch1 @ batch2)``, as ``torch.baddbmm``: :func:`addmm` of a batch.
+
+    >>> baddbmm(torch.ones(1), torch.ones(3, 1, 2), torch.ones(3, 2, 1)).flatten()
+    tensor([3., 3., 3.])
+    """
+    return _sum(input, batch1, batch2, beta, alpha, out, names=("batch1", "batch2"), rank=3)
+
+
+def _sum(  # noqa: PLR0917 — torch's two functions in one
+    added: Any, a: Any, b: Any, beta: float, alpha: float, out: Any, *, names: tuple[str, str], rank: int
+) -> Any:
+    """Return ``beta * added + alpha * (a @ b)`` of tensors with that many dimensions."""
+    _check_tensors(**{"input": added, names[0]: a, names[1]: b}, **({} if out is None else {"out": out}))
+    for name, x in zip(names, (a, b), strict=True):
+        if x.dim() != rank:
+            raise ShapeError(
+                argument=name, got=f"shape {tuple(x.shape)}", wanted=f"{rank} dimensions", fix="Use matmul for others."
+            )
+    alpha, beta = scalar(alpha, "alpha"), scalar(beta, "beta")
+    if not is_compiling() and _plain(a, b) and _plain(added, added if out is None else out):
+        return ops.matmul(a, b, c=added, alpha=alpha, beta=beta, out=out)
+    if out is not None:
+        return out.copy_(_sum(added, a, b, beta, alpha, None, names=names, rank=rank))
+    if autocast(a):
+        a, b, added = cast(a, b, added)
+    wide = sums_type(a.dtype, a.dtype)
+    total = matmul(a, b, out_dtype=None if wide is a.dtype else wide)
+    total = total if alpha == 1 else alpha * total
+    if beta == 0:
+        return total.to(a.dtype)
+    return (total + (added if beta == 1 else beta * added)).to(a.dtype)
 
 
 def _not_linear(argument: str, x: Any, wanted: str) -> ShapeError:
@@ -312,5 +362,6 @@ def _plain(x: Any, y: Any) -> bool:
         and not _dispatch_modes()
         and not _function_modes()
         and not _tracing()
+        and not _autocast()
         and forward_ad._current_level < 0  # noqa: SLF001 — see above
     )

@@ -2,21 +2,24 @@
 
 All of them consist of differentiable operators, torch's and matmill's, so derivatives of any order exist.
 
-The gradients of a product use torch's matmul: for a narrow product they are long (for ``inner``, m x n times n x k), a
-shape that matmill's kernels are not made for, they may be 16-bit of any size, and torch differentiates its matmul any
-number of times.
+The gradients of a product are products too: on a GPU the faster of torch and matmill computes each, as under
+:func:`matmill.torch.enable`, unless it is differentiated again, which is torch's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 
 from matmill.torch.checks import check_fake
+from matmill.torch.decide import Decider, Options, Product, by_torch
+from matmill.torch.gpu import CudaGPU
 from matmill.torch.host import along, finished, sums_type
 from matmill.torch.schemas import FUNCTIONAL
+from matmill.torch.states import PLAIN, observed
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
 _INNER, _MATMUL = FUNCTIONAL["inner"], FUNCTIONAL["matmul"]
@@ -182,32 +185,45 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save both operands, for both directions."""
+        """Save what gradients need: for that of one operand the other one. Tangents need both."""
         a, b, bias, ctx.out_dtype, ctx.precision = inputs
-        ctx.save_for_backward(a, b)
+        to_a, to_b = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(a if to_b else None, b if to_a else None)
         ctx.save_for_forward(a, b)
         ctx.shape, ctx.bias_shape = output.shape, None if bias is None else bias.shape
+        ctx.operands, ctx.dtype = (a.shape, b.shape), a.dtype
+        ctx.columns = b.dim() == 2 and b.stride(-1) != 1  # as the transpose of a layer's weight
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         """Return the gradients, summed over the batches of a broadcast operand and over a bias's broadcast.
 
-        If the incoming gradient has another type than the operands, products are computed in that type.
+        If the incoming gradient has another type than the operands, products are computed in that type. The gradient of
+        a matrix b is one product, however many batches share it.
         """
         a, b = ctx.saved_tensors
         (grad,) = grads
-        left, right = _as_matrices(a, b)
-        if b.dim() == 1:
+        a_shape, b_shape = ctx.operands
+        if len(b_shape) == 1:
             grad = grad.unsqueeze(-1)
-        if a.dim() == 1:
+        if len(a_shape) == 1:
             grad = grad.unsqueeze(-2)
-        own = grad.to(a.dtype)
-        to_a = torch.matmul(own, right.mT).sum_to_size(left.shape).reshape(a.shape) if ctx.needs_input_grad[0] else None
-        to_b = torch.matmul(left.mT, own).sum_to_size(right.shape).reshape(b.shape) if ctx.needs_input_grad[1] else None
-        to_bias = None
+        own = grad.to(ctx.dtype)
+        to_a = to_b = to_bias = None
+        if ctx.needs_input_grad[0]:
+            right = b if b.dim() > 1 else b.unsqueeze(-1)
+            left_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
+            to_a = _product(own, right.mT).sum_to_size(left_shape).reshape(a_shape)
+        if ctx.needs_input_grad[1]:
+            left = a if a.dim() > 1 else a.unsqueeze(0)
+            if len(b_shape) == 2:
+                left, own = left.reshape(-1, left.shape[-1]), own.reshape(-1, own.shape[-1])
+            right_shape = b_shape if len(b_shape) > 1 else (*b_shape, 1)
+            to_b = _product(own.mT, left).mT if ctx.columns else _product(left.mT, own)
+            to_b = to_b.sum_to_size(right_shape).reshape(b_shape)
         if ctx.needs_input_grad[2]:
-            shape = (*ctx.bias_shape, 1) if b.dim() == len(ctx.bias_shape) == 1 else ctx.bias_shape
-            to_bias = grad.sum_to_size(shape).reshape(ctx.bias_shape).to(a.dtype)
+            shape = (*ctx.bias_shape, 1) if len(b_shape) == len(ctx.bias_shape) == 1 else ctx.bias_shape
+            to_bias = grad.sum_to_size(shape).reshape(ctx.bias_shape).to(ctx.dtype)
         return to_a, to_b, to_bias, None, None
 
     @staticmethod
@@ -310,5 +326,15 @@ def _in_front(x: Any, batch: int | None) -> Any:
     return x if batch is None else x.movedim(batch, 0)
 
 
-def _as_matrices(a: Any, b: Any) -> tuple[Any, Any]:
-    return a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(-1) if b.dim() == 1 else b
+@cache
+def _decider() -> Decider:
+    """Return the decisions on the products of gradients, which all operators share."""
+    return Decider(CudaGPU(), Options())
+
+
+def _product(x: Any, y: Any) -> Any:
+    """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch."""
+    decided = x.device.type == "cuda" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if decided and type(x) in PLAIN and type(y) in PLAIN and not observed():
+        return _decider().answer(Product(x, y, None, (False, False), by_torch))
+    return torch.matmul(x, y)

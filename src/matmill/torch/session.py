@@ -24,6 +24,7 @@ from torch.jit._builtins import _register_builtin  # torch has no public name fo
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmill.decisions import Decisions
+from matmill.torch.autocast import cast
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.sites import Function, Operands, Recorded, Site, meet
@@ -32,8 +33,6 @@ from matmill.torch.steps import ARMS, StepTrial
 
 _LOG = logging.getLogger("matmill.torch")
 
-#: Types that autocast converts.
-_CAST = frozenset({torch.float32, torch.float16, torch.bfloat16})
 #: Steps without a new product after which a session rests, the steps from one look to the next, and those of a look.
 _REST, _LOOK, _LOOKED = 20, 256, 3
 #: The most products that a function remembers. A program with more, of lengths that vary, meets them again.
@@ -139,8 +138,7 @@ class Session:
         if not self._takes(a, b, addend):
             return function.by_torch(a, b, addend)
         if self.decider.device.autocast():
-            dtype = torch.get_autocast_dtype(a.device.type)
-            a, b, addend = (x.to(dtype) if x is not None and x.dtype in _CAST else x for x in operands)
+            a, b, addend = cast(*operands)
         site = site or self.meet(function, key, (a, b, addend))
         if site is None:
             return function.by_torch(*operands)

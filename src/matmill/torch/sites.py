@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from matmill.torch.decide import Decider, Decision, Product
+from matmill.torch.decide import Decider, Decision, Product, by_torch
 from matmill.torch.states import PLAIN, observed, tf32
 
 #: The least seconds that matmill must save: in a product without gradients, which costs the host as much as torch's,
@@ -18,9 +18,6 @@ LEAST_SECONDS = 5e-7
 
 #: The tensors (a, b, addend) of a product.
 Operands: TypeAlias = tuple[Any, Any, Any]
-
-#: torch's own, bound before any function of torch is replaced.
-_matmul = torch.matmul
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,12 @@ class Function:
         return self.original(addend, a, b) if self.added else self.original(a, b)
 
 
-def _plain(a: Any, b: Any, _addend: Any) -> Any:
-    return _matmul(a, b)
+def _left_transposed(a: Any, b: Any, addend: Any) -> Any:
+    return by_torch(a.mT, b, addend)
 
 
-def _left_transposed(a: Any, b: Any, _addend: Any) -> Any:
-    return _matmul(a.mT, b)
-
-
-def _right_transposed(a: Any, b: Any, _addend: Any) -> Any:
-    return _matmul(a, b.mT)
+def _right_transposed(a: Any, b: Any, addend: Any) -> Any:
+    return by_torch(a, b.mT, addend)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +127,7 @@ class Site:
 def left_gradient(function: Function, grad: Any, b: Any) -> Product:
     """Return the product that is the gradient of a."""
     transposed = function.transposed
-    return Product(grad, b, None, (False, not transposed), _plain if transposed else _right_transposed)
+    return Product(grad, b, None, (False, not transposed), by_torch if transposed else _right_transposed)
 
 
 def right_gradient(function: Function, grad: Any, a: Any, *, matrix: bool) -> Product:
