@@ -9,11 +9,11 @@
 #pragma once
 
 #include "kernels/shared/result.cuh"
+#include "kernels/shared/store_runs.cuh"
 #include "matmill/ptx/barrier.cuh"
 #include "matmill/ptx/ld_shared.cuh"
 #include "matmill/ptx/stmatrix.cuh"
 #include "matmill/ptx/tma.cuh"
-#include "kernels/shared/realign.cuh"
 #include "kernels/wgmma/tile.cuh"
 
 namespace matmill {
@@ -67,6 +67,9 @@ struct WgmmaStaging {
     return start + (offset ^ (offset >> 7 & (SPAN / 16 - 1)) << 4);
   }
 
+  // Runs a multiple of eight apart have one swizzle.
+  static __device__ __forceinline__ int distance(int runs) { return runs * SPAN; }
+
   // Writes STAGED columns of the sums, from column `first` on, rounded.
   template <class Outputs>
   __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
@@ -97,23 +100,16 @@ struct WgmmaStaging {
   }
 
   // Copies the buffer to D by ordinary stores, for runs at any distance. `runs` and `width` are those of D from the
-  // buffer's first on. Contiguous elements leave in aligned vectors, those before and after them one by one.
+  // buffer's first on.
   __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
     const int end = min(width, WIDTH);
     runs = min(runs, RUNS);
     const int thread = threadIdx.x % 128;
     if (stride == 1) {
-      copy_vectors(D, run_stride, runs, end);
-      const int slots = end == WIDTH ? 3 : 4;  // of a run, a power of two: 8, or 16 where the run ends inside
-#pragma unroll 2
-      for (int v = thread; v < runs << slots; v += 128) {
-        const int run = v >> slots, slot = v - (run << slots);
-        Scalar* const to = D + run * run_stride;
-        const int head = ahead(to), after = head + (end > head ? (end - head) / 8 * 8 : 0);
-        const int element = slot < head ? slot : after + slot - head;
-        if (element < end) to[element].bits = ptx::ld_shared_u16(address(run, element));
-      }
+      // Beside 192 sums, or in blocks of 512 threads, there are registers for one vector.
+      constexpr int AT_ONCE = Tile::BN * Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
+      store_runs<128, (WIDTH > 64 ? 16 : 8), AT_ONCE>(*this, D, run_stride, runs, end, thread);
     } else {
 #pragma unroll 1
       for (int v = thread; v < runs * WIDTH; v += 128) {
@@ -138,32 +134,6 @@ struct WgmmaStaging {
     } else {
       ptx::stmatrix<TRANSPOSED>(to, pairs);
     }
-  }
-
-  // Copies the aligned vectors of contiguous runs that start anywhere. A thread's runs are a multiple of eight apart: all
-  // start as far behind 16 bytes, and the swizzle of all is the same, so that neither shift nor address depends on the
-  // run.
-  __device__ __forceinline__ void copy_vectors(Scalar* D, long long run_stride, int runs, int end) const {
-    constexpr int VECTORS = WIDTH / 8, LANES = VECTORS > 8 ? 16 : 8, APART = 128 / LANES;
-    // Beside 192 sums, or in blocks of 512 threads, there are registers for one vector.
-    constexpr int AT_ONCE = Tile::BN * Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
-    const int thread = threadIdx.x % 128, first_run = thread / LANES;
-    const int head = ahead(D + first_run * run_stride);
-#pragma unroll 1
-    for (int first = thread % LANES * 8; first + head + 8 <= end; first += LANES * 8) {
-      unsigned low = address(first_run, first), high = address(first_run, min(first + 8, WIDTH - 8));
-      Scalar* to = D + first_run * run_stride + first + head;
-#pragma unroll AT_ONCE
-      for (int run = first_run; run < runs; run += APART) {
-        *reinterpret_cast<uint4*>(to) = realigned(ptx::ld_shared_v4(low), ptx::ld_shared_v4(high), 2 * head);
-        low += APART * SPAN, high += APART * SPAN, to += APART * run_stride;
-      }
-    }
-  }
-
-  // Elements of a run before its first aligned vector.
-  static __device__ __forceinline__ int ahead(const Scalar* run) {
-    return -static_cast<int>(reinterpret_cast<unsigned long long>(run) / 2) & 7;
   }
 };
 
