@@ -84,9 +84,12 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   memory. Or every slice leaves its sums in a workspace, and a second launch adds them. The order is fixed either way:
   the same call gives the same bits.
 - **Epilogue.** Sums are scaled, C and the bias are added, the activation is applied, all in float32, and rounded
-  once. 16-bit D goes through `stmatrix` and shared memory to a TMA store, float32 D directly. Epilogues other than
-  alpha alone skip columns beyond D by a branch for every 16 columns. Without it, the compiler loaded the biases of
-  all columns ahead and spilled up to 1.5 KB of registers.
+  once. 16-bit D goes through `stmatrix` and shared memory to a TMA store. float32 D is stored from registers where
+  its rows start on 16 bytes. Where they do not, single elements would write 3.5 times as many sectors as D has: such
+  rows of tiles of 32 columns and more go through shared memory and leave as those of a 16-bit D of any pitch do, with
+  1.1 to 1.3 times as many sectors (1.5 from 192x192). So do partial sums. Epilogues other than alpha alone skip
+  columns beyond D by a branch for every 16 columns. Without it, the compiler loaded the biases of all columns ahead
+  and spilled up to 1.5 KB of registers.
 - **Precision.** Tensor cores truncate where they add. `precision="high"` starts each 128 terms of k from zero and
   adds their sum to a float32 sum on the FMA units; [precision](precision.md) has the errors of both.
 """

@@ -136,6 +136,17 @@ def test_an_a_is_repacked_or_goes_through_registers() -> None:
     assert "TMA needs rows of A" in (WGMMA.with_config(neither).why_not(problem, H200) or "")
 
 
+def test_a_float32_d_is_staged_where_its_rows_start_off_16_bytes() -> None:
+    aligned, odd = (Gemm(128, n, 64, BF16, d_align=align, out_dtype=F32) for n, align in ((128, 16), (127, 4)))
+    staged, direct = configured(SHAPES[0], odd, H200), configured(SHAPES[0], aligned, H200)
+    assert (staged["STAGED"], direct["STAGED"]) == (64, 0)
+    # The largest tile has as many stages either way, and the narrowest ones are never staged.
+    assert staged["STAGES"] == direct["STAGES"]
+    assert configured(Shape(64, 16, 1), odd, H200)["STAGED"] == 0
+    for config, problem, words in ((direct, odd, "passes through shared"), (staged, aligned, "stored from registers")):
+        assert words in (WGMMA.with_config(config).why_not(problem, H200) or "")
+
+
 def test_every_variant_compiles_well(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--exhaustive"):
         pytest.skip("compiles for 20 minutes: --exhaustive")

@@ -10,7 +10,7 @@ from matmill.dtypes import ALL, F32
 from matmill.kernel import Kernel
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import ROWS, SHAPES, Shape, configured, unaligned
+from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured, staging_bytes, unaligned
 from matmill.problem import ACTIVATIONS, Gemm
 from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_product import StridedProduct
@@ -60,7 +60,7 @@ class Case:
             self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack, in_registers=self.in_registers
         )
         if self.stages:
-            staging = config["CONSUMERS"] * ROWS * config["STAGED"] * problem.dtype.itemsize
+            staging = staging_bytes(config)
             stage = (config["SHARED_BYTES"] - staging) // config["STAGES"]
             config = config.replace(STAGES=self.stages, SHARED_BYTES=self.stages * stage + staging)
         return config.launched(SMS=self.sms)
@@ -106,8 +106,7 @@ EPILOGUES = (
     Case(
         "transposed float32 D",
         SMALL,
-        (70, 72, 72),
-        swap=True,
+        (70, 73, 72),
         given={"out_dtype": F32, "d": Layout(transposed=True, pad=1)},
     ),
     Case("D of odd pitch", SMALL, (70, 73, 72), given={"d": Layout(pad=2, start=1), "c": ROW}),
@@ -116,6 +115,28 @@ EPILOGUES = (
     Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
     Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
 )
+#: float32 D whose rows start off 16 bytes: every offset, tiles whose rows are padded or swizzled, slices of k.
+FLOATS = (
+    *(
+        Case(f"float32 D, {start} elements behind 16 bytes, and {pad} apart", SMALL, (70, 72, 72),
+             given={"out_dtype": F32, "d": Layout(pad=pad, start=start), "c": ROW})
+        for start, pad in ((0, 1), (1, 0), (1, 2), (2, 0), (2, 3), (3, 0))
+    ),
+    Case("float32 D in padded rows", Shape(64, 96, 1), (70, 191, 72), sms=1,
+         given={"out_dtype": F32, "b": COLUMN, "bias": "column", "activation": "gelu", "c": COLUMN, "alpha": -1.5}),
+    Case("float32 D off 16 bytes, exchanged", SMALL, (73, 70, 72), swap=True,
+         given={"out_dtype": F32, "d": Layout(transposed=True, pad=1)}),
+    Case("float32 D by turns", TURNS, (131, 131, 72), sms=1,
+         given={"out_dtype": F32, "b": COLUMN, "bias": "row", "activation": "silu"}),
+    Case("float32 D of three columns", Shape(64, 32, 1), (70, 3, 72),
+         given={"out_dtype": F32, "b": COLUMN, "d": Layout(pad=2, start=1)}),
+    Case("float32 D of odd batches", Shape(64, 32, 1), (61, 33, 72), sms=1,
+         given={"out_dtype": F32, "b": COLUMN, "batch": 3, "c": ROW, "bias": "row"}),
+    Case("float32 D, slices in a cluster", replace(SMALL, cluster_k=2), (70, 73, 200),
+         given={"out_dtype": F32, "c": ROW, "alpha": 0.5}),
+    Case("float32 sums of slices", SQUARE, (130, 73, 200), slices=2, given={"b": COLUMN, "c": ROW}),
+    Case("float32 D of tf32", TALL, (200, 73, 40), given={"dtype": F32, "precision": "tf32", "b": COLUMN}),
+)  # fmt: skip
 #: Operands that are repacked, batches, slices of k, promoted sums.
 OPERANDS = (
     Case("odd pitches", SMALL, (70, 73, 77)),
@@ -170,12 +191,12 @@ REGISTERS = (
     Case("A in registers, rows on 4 bytes", SQUARE, (135, 72, 206), in_registers=True, given={"a": Layout(pad=4)}),
     Case("A in registers, one step", SMALL, (61, 72, 60), in_registers=True, given={"a": _ODD}),
     Case("A in registers, both odd", SQUARE, (135, 73, 77), in_registers=True, given={"dtype": F16}),
-    Case("B in registers, exchanged", SQUARE, (72, 135, 77), swap=True, in_registers=True, given={"a": PAD7}),
     Case("A in registers, float32 D", SMALL, (70, 73, 77), in_registers=True, given={"out_dtype": F32, "b": PAD7}),
+    Case("B in registers, exchanged", SQUARE, (72, 135, 77), swap=True, in_registers=True, given={"a": PAD7}),
     Case("A of a batch in registers", SMALL, (61, 72, 136), in_registers=True,
          given={"batch": 3, "a": _ODD_COLUMNS, "c": ROW, "bias": "row"}),
     Case("A in registers, slices in a cluster", replace(SMALL, cluster_k=2), (61, 72, 201), in_registers=True,
          given={"a": _ODD_COLUMNS}),
     Case("A in registers, slices", SQUARE, (135, 72, 333), slices=3, in_registers=True, given={"a": _ODD}),
 )  # fmt: skip
-ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *OPERANDS, *REGISTERS)
+ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *FLOATS, *OPERANDS, *REGISTERS)

@@ -14,6 +14,15 @@ __device__ __forceinline__ int elements_ahead(const Element* run) {
   return -static_cast<int>(reinterpret_cast<unsigned long long>(run) / sizeof(Element)) & (V - 1);
 }
 
+template <class Element>
+__device__ __forceinline__ void store_element(Element* to, unsigned from) {
+  if constexpr (sizeof(Element) == 2) {
+    *reinterpret_cast<unsigned short*>(to) = ptx::ld_shared_u16(from);
+  } else {
+    *reinterpret_cast<unsigned*>(to) = ptx::ld_shared_u32(from);
+  }
+}
+
 // Stores `runs` runs of `length` elements, which are `stride` elements apart at D. Of THREADS threads this is number
 // `thread`, LANES take a run, and each stores AT_ONCE vectors at a time.
 //
@@ -25,7 +34,7 @@ template <int THREADS, int LANES, int AT_ONCE, class Staged, class Element>
 __device__ __forceinline__ void store_runs(const Staged& staged, Element* D, long long stride, int runs, int length,
                                            int thread) {
   constexpr int SIZE = sizeof(Element), V = 16 / SIZE, APART = THREADS / LANES;
-  static_assert(SIZE == 2, "other elements have no store of their own");
+  static_assert(SIZE == 2 || SIZE == 4, "other elements have no store of their own");
   static_assert(APART % 8 == 0, "runs eight apart start as far behind 16 bytes");
   const int first_run = thread / LANES;
   const int head = elements_ahead(D + first_run * stride);
@@ -41,14 +50,15 @@ __device__ __forceinline__ void store_runs(const Staged& staged, Element* D, lon
     }
   }
   // Before and after its vectors a run has less than 2 V elements; V or none where its length is a multiple of V.
-  const int slots = length % V == 0 ? 3 : 4;
+  constexpr int LOG = V == 8 ? 3 : 2;
+  const int slots = length % V == 0 ? LOG : LOG + 1;
 #pragma unroll 2
   for (int v = thread; v < runs << slots; v += THREADS) {
     const int run = v >> slots, slot = v - (run << slots);
     Element* const to = D + run * stride;
     const int ahead = elements_ahead(to), after = ahead + (length > ahead ? (length - ahead) / V * V : 0);
     const int element = slot < ahead ? slot : after + slot - ahead;
-    if (element < length) to[element].bits = ptx::ld_shared_u16(staged.address(run, element));
+    if (element < length) store_element(to + element, staged.address(run, element));
   }
 }
 

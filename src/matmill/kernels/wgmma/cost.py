@@ -155,7 +155,9 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     outputs = rounds * bm * bn / 1024
     loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
     a_straddles, b_straddles = for_each(config, lambda one: _straddles(problem, one), *_OF_COPIES)
-    direct, tma = config["STAGED"] == 0, config["D_TMA"]
+    direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
+    partial = config["PARTIAL_SUMS"]
+    off = partial * (problem.n % 4 > 0) + (1 - partial) * (problem.d_align < VECTOR_BYTES)
     # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
     meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
     fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
@@ -173,8 +175,9 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         turns=1.0 * config["PINGPONG"],
         staged=outputs * tma,
         # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
-        ordinary=outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]),
-        direct=outputs * direct,
+        # Rows of float32 are twice as many vectors.
+        ordinary=outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]) * (1 + wide),
+        direct=outputs * direct * (1 + off),  # elements off 16 bytes write about twice as many sectors, and more
         cluster_sums=1.0 * rounds * (cluster_k > 1),
         remote=1.0 * rounds * (cluster_k - 1) * bm * bn * 4,
         bytes=float(problem.least_bytes),

@@ -2,8 +2,9 @@
 //
 //   16-bit D     sums ── stmatrix ──▶ staging, 64 rows and STAGED columns at a time ── TMA or ordinary stores ──▶ D
 //   float32 D    sums ── pairs or single elements ──▶ D, whole sectors of 32 bytes; so do partial sums of split-K
+//     off 16 bytes: sums ── pairs ──▶ staging, rows of STAGED columns ── ordinary stores ──▶ D
 //
-// Staging keeps D's own layout: rows of columns, or where D's columns are contiguous (D_TRANSPOSED) columns of rows. It
+// Staging of 16-bit elements keeps D's own layout: rows of columns, or where D's columns are contiguous (D_TRANSPOSED) columns of rows. It
 // is swizzled so that stmatrix meets no bank conflict, and so that TMA takes it. Interleaved rows stay so in staging; the
 // map of D puts them back.
 #pragma once
@@ -12,6 +13,7 @@
 #include "kernels/shared/store_runs.cuh"
 #include "matmill/ptx/barrier.cuh"
 #include "matmill/ptx/ld_shared.cuh"
+#include "matmill/ptx/st_shared.cuh"
 #include "matmill/ptx/stmatrix.cuh"
 #include "matmill/ptx/tma.cuh"
 #include "kernels/wgmma/tile.cuh"
@@ -52,6 +54,10 @@ __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, co
     }
   }
 }
+
+// Vectors that a thread stores at a time. Beside 192 sums, or in blocks of 512 threads, there are registers for one.
+template <class Tile>
+constexpr int VECTORS_AT_ONCE = Tile::BN* Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
 
 // The staging buffer of a warp group: RUNS runs of D, each of WIDTH contiguous elements, in boxes of SPAN bytes of a run.
 template <class Scalar, class Tile, bool TRANSPOSED>
@@ -107,9 +113,7 @@ struct WgmmaStaging {
     runs = min(runs, RUNS);
     const int thread = threadIdx.x % 128;
     if (stride == 1) {
-      // Beside 192 sums, or in blocks of 512 threads, there are registers for one vector.
-      constexpr int AT_ONCE = Tile::BN * Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
-      store_runs<128, (WIDTH > 64 ? 16 : 8), AT_ONCE>(*this, D, run_stride, runs, end, thread);
+      store_runs<128, (WIDTH > 64 ? 16 : 8), VECTORS_AT_ONCE<Tile>>(*this, D, run_stride, runs, end, thread);
     } else {
 #pragma unroll 1
       for (int v = thread; v < runs * WIDTH; v += 128) {
@@ -137,13 +141,67 @@ struct WgmmaStaging {
   }
 };
 
-// Rounds and stores a warp group's sums of a tile of 16-bit D through its part of the staging buffer. `D` is that of the
+// That of float32 elements: 64 rows in the order of the sums, which address() takes apart where these are interleaved.
+// So that half a warp writes pairs of four rows without bank conflicts, rows are an odd number of 32 bytes apart, or
+// where they are whole 128 bytes their pieces of 32 are swizzled.
+template <class Tile>
+struct WgmmaStaging<float, Tile, false> {
+  static constexpr bool SWIZZLED = Tile::STAGED_PITCH % 32 == 0;
+  unsigned start;
+
+  __device__ __forceinline__ unsigned address(int row, int column) const {
+    return at(Tile::INTERLEAVED ? row % 8 * 8 + row / 8 : row, column);
+  }
+
+  // Of rows a multiple of eight apart, which have one swizzle.
+  static __device__ __forceinline__ int distance(int rows) {
+    return (Tile::INTERLEAVED ? rows / 8 : rows) * Tile::STAGED_PITCH * 4;
+  }
+
+  // Writes STAGED columns of the sums, from column `first` on.
+  template <class Outputs>
+  __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
+                                        int first_row, int first_column) const {
+    const WgmmaRows<Tile> rows;
+    const float of_rows[2] = {outputs.of_row(first_row + rows.first),
+                              outputs.of_row(first_row + rows.first + rows.NEXT)};
+    const unsigned own = at(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, lane_column());
+#pragma unroll
+    for (int j = 0; j < Tile::STAGED; j += 8) {
+      if (!Outputs::PLAIN && first_column + first + j >= outputs.n) break;  // as above
+      const int column = first_column + first + j + lane_column();
+      const unsigned to = SWIZZLED ? (own ^ j % 32 * 4) + j / 32 * 128 : own + j * 4;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + rows.first + rows.NEXT * half, s = (first + j) / 2 + half * 2;
+        ptx::st_shared_v2(to + half * 8 * Tile::STAGED_PITCH * 4,
+                          {outputs(sums[s], row, column, of_rows[half] + outputs.of_column(column)),
+                           outputs(sums[s + 1], row, column + 1, of_rows[half] + outputs.of_column(column + 1))});
+      }
+    }
+  }
+
+  // Stores the buffer in D's rows of contiguous elements.
+  __device__ __forceinline__ void copy_out(float* D, long long d_row, long long, int rows, int columns) const {
+    store_runs<128, (Tile::STAGED > 32 ? 16 : 8), VECTORS_AT_ONCE<Tile>>(
+        *this, D, d_row, min(rows, 64), min(columns, Tile::STAGED), threadIdx.x % 128);
+  }
+
+ private:
+  // The address of an element of the `place`-th row of sums.
+  __device__ __forceinline__ unsigned at(int place, int column) const {
+    const unsigned offset = (place * Tile::STAGED_PITCH + column) * 4;
+    return start + (SWIZZLED ? offset ^ place % 4 * 32 : offset);
+  }
+};
+
+// Rounds and stores a warp group's sums of a tile through its part of the staging buffer. `D` is that of the
 // batch's product; it is used where D_TMA is false, the map of D where it is true.
-template <class Scalar, class Tile, bool TRANSPOSED, bool D_TMA, class Outputs>
+template <class Tile, bool TRANSPOSED, bool D_TMA, class Out, class Outputs>
 __device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, const Outputs& outputs, unsigned start,
-                                             const TensorMap* map, Scalar* D, long long d_row, long long d_column,
+                                             const TensorMap* map, Out* D, long long d_row, long long d_column,
                                              int first_row, int first_column, int batch, int barrier) {
-  using Staging = WgmmaStaging<Scalar, Tile, TRANSPOSED>;
+  using Staging = WgmmaStaging<Out, Tile, TRANSPOSED>;
   const Staging staging{start};
   const bool first_thread = threadIdx.x % 128 == 0;
 #pragma unroll
@@ -172,7 +230,7 @@ __device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, co
           ptx::bulk_commit();
         }
       } else {
-        Scalar* const to = D + row * d_row + column * d_column;
+        Out* const to = D + row * d_row + column * d_column;
         staging.copy_out(to, TRANSPOSED ? d_column : d_row, TRANSPOSED ? d_row : d_column,
                          TRANSPOSED ? outputs.n - column : outputs.m - row,
                          TRANSPOSED ? outputs.m - row : outputs.n - column);
@@ -182,14 +240,14 @@ __device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, co
 }
 
 // Stores a warp group's sums as the constants say. `D` and the outputs are those of the batch's product.
-template <class Config, class Tile, class Scalar, class Out, class Outputs>
+template <class Config, class Tile, class Out, class Outputs>
 __device__ __forceinline__ void store_tile(const typename Tile::Sums& sums, const Outputs& outputs, unsigned staging,
                                            const TensorMap* map, Out* D, long long d_row, long long d_column,
                                            int first_row, int first_column, int batch, int barrier) {
   if constexpr (Tile::STAGED == 0) {
     store_direct<Tile, Config::D_PAIRED != 0>(sums, outputs, D, d_row, d_column, first_row, first_column);
   } else {
-    store_staged<Scalar, Tile, Config::D_TRANSPOSED != 0, Config::D_TMA != 0>(
+    store_staged<Tile, Config::D_TRANSPOSED != 0, Config::D_TMA != 0>(
         sums, outputs, staging, map, D, d_row, d_column, first_row, first_column, batch, barrier);
   }
 }

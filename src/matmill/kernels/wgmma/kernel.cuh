@@ -156,8 +156,8 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       Out* const to = static_cast<Out*>(Config::PARTIAL_SUMS ? workspace : D) + part;
       const Outputs outputs{static_cast<const Out*>(C) + work.batch * c_batch, bias, c_row, c_column, bias_stride,
                             Config::PARTIAL_SUMS ? 1.0f : alpha, beta, m, n};
-      matmill::store_tile<Config, Tile, Scalar>(sums, outputs, staging, &d_map, to, d_row, d_column,
-                                                work.row + first_row, work.column, work.batch, barrier);
+      matmill::store_tile<Config, Tile>(sums, outputs, staging, &d_map, to, d_row, d_column, work.row + first_row,
+                                        work.column, work.batch, barrier);
     }
     if (Config::D_TMA && threadIdx.x % 128 == 0) bulk_wait_read<0>();  // shared memory outlives the stores' reads
     __syncwarp();

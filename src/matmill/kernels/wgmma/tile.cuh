@@ -49,9 +49,11 @@ struct WgmmaTile {
   // Or they share a tile: each has a slice of its k, and the first one adds the others' sums (cluster_sums.cuh).
   static constexpr int CLUSTER_K = Config::CLUSTER_K;
 
-  // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly.
+  // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly. Rows of
+  // float32 are STAGED_PITCH elements apart: whole 128 bytes, which are swizzled, or an odd number of 32 bytes.
   static constexpr int STAGED = Config::STAGED;
-  static constexpr int STAGING_BYTES = 64 * STAGED * int(sizeof(Scalar));
+  static constexpr int STAGED_PITCH = STAGED % 32 == 0 && !INTERLEAVED ? STAGED : STAGED | 8;
+  static constexpr int STAGING_BYTES = STAGED == 0 ? 0 : 64 * (Config::FLOAT32_D ? STAGED_PITCH * 4 : STAGED * 2);
   static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 16) + CONSUMERS * STAGING_BYTES;
 
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");

@@ -32,6 +32,8 @@ SPAN = 128
 ROWS = 64
 #: Columns of the narrowest and of the widest tile.
 _LEAST_BN, _WIDEST = 8, 256
+#: Columns of the narrowest tile whose float32 rows are staged: shorter ones are mostly ends, which leave one by one.
+_LEAST_STAGED = 32
 #: Shared memory of a block of Hopper, and what its alignment to 1024 bytes may take of it.
 _SHARED, _ALIGN = 232448, 1024
 #: The most stages: more hide no further latency.
@@ -228,24 +230,25 @@ def configured(
     launched = exchanged(problem) if swap else problem
     itemsize = launched.dtype.itemsize
     partial_sums = slices > 1
-    direct = partial_sums or launched.d_dtype is F32
+    float32 = partial_sums or launched.d_dtype is F32
     d = runs(launched, "D")
-    staged = 0 if direct else shape.staged or shape.bn
+    staged = shape.staged or shape.bn
     if in_registers and shape.bn == _WIDEST:  # room for another stage
         staged = min(staged, ROWS)
+    if float32:
+        off = shape.bn >= _LEAST_STAGED and _off_vectors(launched, d, swap=swap, partial_sums=partial_sums)
+        staged = (staged // 2 if shape.bn > ROWS else staged) * off  # large tiles have room for as many bytes of rows
+    direct = staged == 0
     producer, consumer = _REGISTERS[shape.consumers]
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
     epilogue = NO_EPILOGUE if partial_sums else launched.epilogue
     a = runs(launched, "A")
     stage = _stage_bytes(shape, a, in_registers=in_registers)
-    staging = shape.consumers * ROWS * staged * itemsize
-    stages = min(_MOST_STAGES, (_SHARED - _ALIGN - staging) // stage)
     config = Config.of(
         BM=shape.bm,
         BN=shape.bn,
         BK=SPAN // itemsize,
-        STAGES=stages,
         CONSUMERS=shape.consumers,
         PINGPONG=int(shape.pingpong),
         CLUSTER_M=shape.cluster[0],
@@ -257,22 +260,24 @@ def configured(
         A_IN_REGISTERS=int(in_registers),
         # Two elements of k are one load where rows start on 4 bytes.
         A_PAIRED=int(in_registers and a.along_k and a.align >= 4),
-        INTERLEAVED=int(in_registers and a.along_k and (direct or _eighth_rows(launched, d))),
+        INTERLEAVED=int(in_registers and a.along_k and (float32 or _eighth_rows(launched, d))),
         STAGED=staged,
-        D_TRANSPOSED=int(not direct and not d.along_k),
+        D_TRANSPOSED=int(not float32 and not d.along_k),
         # TMA stores whole 16 bytes, also behind the end of a row.
-        D_TMA=int(not direct and d.by_tma and d.length * itemsize % VECTOR_BYTES == 0),
+        D_TMA=int(not float32 and d.by_tma and d.length * itemsize % VECTOR_BYTES == 0),
         D_PAIRED=int(direct and _paired(launched, d, swap=swap, partial_sums=partial_sums)),
-        FLOAT32_D=int(direct),
+        FLOAT32_D=int(float32),
         PARTIAL_SUMS=int(partial_sums),
         HAS_C=int(launched.has_c and not partial_sums),
         PROMOTED=PROMOTED_K * itemsize // SPAN if launched.precision == "high" else 0,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
-        SHARED_BYTES=stages * stage + staging,
         **epilogue.constants,
     )
+    staging = staging_bytes(config)
+    stages = min(_MOST_STAGES, (_SHARED - _ALIGN - staging) // stage)
     repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
+    config = config.replace(STAGES=stages, SHARED_BYTES=stages * stage + staging)
     return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
 
 
@@ -280,6 +285,25 @@ def _eighth_rows(launched: Gemm, d: Runs) -> bool:
     """Tell whether TMA stores every eighth row of D at a time: whole groups of eight aligned rows."""
     whole = d.length * launched.dtype.itemsize % VECTOR_BYTES == 0 and d.count % 8 == 0
     return d.along_k and d.by_tma and whole
+
+
+def staging_bytes(config: Config) -> int:
+    """Count the bytes in which warp groups stage 64 rows of D each. The device asserts the same number.
+
+    Rows of float32 are whole spans, or an odd number of 32 bytes apart.
+    """
+    staged, size = config["STAGED"], F16.itemsize
+    if config["FLOAT32_D"] and staged:
+        size = F32.itemsize
+        staged = staged if staged * size % SPAN == 0 and not config["INTERLEAVED"] else staged | _LEAST_BN
+    return config["CONSUMERS"] * ROWS * staged * size
+
+
+def _off_vectors(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
+    """Tell whether rows of a float32 D are contiguous and start off 16 bytes."""
+    if partial_sums:
+        return not swap and launched.n * F32.itemsize % VECTOR_BYTES > 0
+    return d.along_k and d.stride == 1 and d.align < VECTOR_BYTES
 
 
 def _paired(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
@@ -357,6 +381,9 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         _shape_of(config), problem, arch, swap=bool(config["EXCHANGED"]), slices=config["SPLIT_K"],
         repack=[name for name in "AB" if config[f"REPACK_{name}"]], in_registers=bool(config["A_IN_REGISTERS"]),
     )  # fmt: skip
+    if (config["STAGED"] > 0) != (wanted["STAGED"] > 0):
+        staged = "passes through shared memory" if wanted["STAGED"] else "is stored from registers"
+        return f"STAGED = {config['STAGED']} does not fit D, which {staged}"
     return (
         _why_not_operands(launched, config)
         or _why_not_tile(config)

@@ -8,4 +8,8 @@ __device__ __forceinline__ void st_shared_v4(unsigned address, const float4& x) 
                : "memory");
 }
 
+__device__ __forceinline__ void st_shared_v2(unsigned address, const float2& x) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x.x), "f"(x.y) : "memory");
+}
+
 }  // namespace matmill::ptx

@@ -1,0 +1,36 @@
+"""Rows of D that start off 16 bytes leave in whole vectors: requests, sectors and banks by the emulator's counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from matmill.dtypes import F32
+from matmill.kernels.wgmma.tiles import SHAPES, Shape
+from support.strided import COLUMN
+from support.wgmma_cases import Case
+
+_FLOATS: dict[str, object] = {"out_dtype": F32}
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ({}, Shape(128, 128, 2)),
+        (_FLOATS, Shape(128, 128, 2)),
+        (_FLOATS, Shape(64, 96, 1)),
+        (_FLOATS, Shape(128, 160, 2)),
+        (_FLOATS, SHAPES[3]),
+        ({"dtype": F32, "precision": "tf32"}, Shape(64, 64, 1)),
+    ],
+    ids=lambda one: f"{one.bm}x{one.bn}" if isinstance(one, Shape) else "-".join(one),
+)
+def test_the_warp_specialised_kernel(given: dict[str, object], shape: Shape) -> None:
+    case = Case("odd rows", shape, (shape.bm, shape.bn - 1, 64), given={"b": COLUMN, **given})
+    product = case.product()
+    (report,) = product.emulated(case.kernel(product.problem), races=False)
+    counted, size = report.counters, product.problem.d_dtype.itemsize
+    assert product.excess() <= 1
+    # Single elements took 4 times as many requests of float32, and 3.5 times as many sectors.
+    assert counted.global_store_requests <= 2 * shape.bm * shape.bn * size / 512
+    assert counted.global_store_sectors <= 1.3 * shape.bm * shape.bn * size / 32
+    assert counted.shared_store_wavefronts == counted.shared_store_wavefronts_ideal
