@@ -195,6 +195,20 @@ def test_a_short_k_in_float32(dtype: DType, executor: Executor) -> None:
         executor.check(product, kernel, races=False, twice=False)
 
 
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 5, 7])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=lambda dtype: dtype.name)
+def test_a_short_k_with_rows_of_d_anywhere(dtype: DType, start: int, executor: Executor) -> None:
+    product = StridedProduct(
+        (130, 141 + 2 * (start == 7), 24), dtype=dtype, d=Layout(pad=start // 2, start=start), c=COLUMN,
+        bias="column", activation="relu",
+    )  # fmt: skip
+    shifted = [one for one in Row(SHORT_K, product, dtype, 0).legal(product.problem, product.problem)
+               if one.config["D_STAGED"] == 3]  # fmt: skip
+    kernel = shifted[start * len(shifted) // 8]
+    # Few blocks walk over several work tiles, whose last ones are narrow.
+    executor.check(product, kernel.with_config(kernel.config.launched(BLOCKS=3)), races=start == 1, twice=start == 1)
+
+
 @pytest.mark.parametrize(("warps", "slices"), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 40)])
 @pytest.mark.parametrize("exchanged", [False, True])
 def test_few_columns_and_every_division_of_k(warps: int, slices: int, executor: Executor, *, exchanged: bool) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from matmill.dtypes import F32
+from matmill.dtypes import BF16, F32, DType
+from matmill.kernels.short_k import SHORT_K, space
 from matmill.kernels.wgmma.tiles import SHAPES, Shape
-from support.strided import COLUMN
+from support.strided import COLUMN, H200
+from support.strided_product import StridedProduct
 from support.wgmma_cases import Case
 
 _FLOATS: dict[str, object] = {"out_dtype": F32}
@@ -34,3 +36,12 @@ def test_the_warp_specialised_kernel(given: dict[str, object], shape: Shape) -> 
     assert counted.global_store_requests <= 2 * shape.bm * shape.bn * size / 512
     assert counted.global_store_sectors <= 1.3 * shape.bm * shape.bn * size / 32
     assert counted.shared_store_wavefronts == counted.shared_store_wavefronts_ideal
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=lambda dtype: dtype.name)
+def test_a_short_k(dtype: DType) -> None:
+    product = StridedProduct((130, 141, 24), dtype=dtype)
+    config = next(one for one in space(product.problem, H200) if one["D_STAGED"] == 3 and one["BN"] == 64)
+    (report,) = product.emulated(SHORT_K.with_config(config), races=False)
+    assert product.excess() <= 1
+    assert report.counters.global_store_requests <= 0.5 * 130 * 141 / 32

@@ -27,9 +27,9 @@ __device__ __forceinline__ void store_element(Element* to, unsigned from) {
 // `thread`, LANES take a run, and each stores AT_ONCE vectors at a time.
 //
 // Staged has the addresses of elements in shared memory, address(run, element), and the bytes between elements of runs
-// that are a multiple of eight apart, distance(runs). Runs start there on 16 bytes, and vectors are shifted on the way. A
-// thread's runs are a multiple of eight apart: all start as far behind 16 bytes, so that neither shift nor address depends
-// on the run.
+// that are a multiple of eight apart, distance(runs). SHIFTED: a run starts there as far behind 16 bytes as it does at D.
+// Otherwise it starts on 16 bytes, and its vectors are shifted on the way. A thread's runs are a multiple of eight apart:
+// all start as far behind 16 bytes, so that neither shift nor address depends on the run.
 template <int THREADS, int LANES, int AT_ONCE, class Staged, class Element>
 __device__ __forceinline__ void store_runs(const Staged& staged, Element* D, long long stride, int runs, int length,
                                            int thread) {
@@ -40,12 +40,14 @@ __device__ __forceinline__ void store_runs(const Staged& staged, Element* D, lon
   const int head = elements_ahead(D + first_run * stride);
 #pragma unroll 1
   for (int first = thread % LANES * V; first + head + V <= length; first += LANES * V) {
-    unsigned low = staged.address(first_run, first);
-    unsigned high = head == 0 ? low : staged.address(first_run, first + V);
+    unsigned low = staged.address(first_run, Staged::SHIFTED ? first + head : first);
+    unsigned high = Staged::SHIFTED || head == 0 ? low : staged.address(first_run, first + V);
     Element* to = D + first_run * stride + first + head;
 #pragma unroll AT_ONCE
     for (int run = first_run; run < runs; run += APART) {
-      *reinterpret_cast<uint4*>(to) = realigned(ptx::ld_shared_v4(low), ptx::ld_shared_v4(high), SIZE * head);
+      uint4 vector = ptx::ld_shared_v4(low);
+      if constexpr (!Staged::SHIFTED) vector = realigned(vector, ptx::ld_shared_v4(high), SIZE * head);
+      *reinterpret_cast<uint4*>(to) = vector;
       low += staged.distance(APART), high += staged.distance(APART), to += APART * stride;
     }
   }

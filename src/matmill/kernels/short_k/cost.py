@@ -128,7 +128,9 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     outputs = group * config["BM"] * config["BN"]
     size = problem.d_dtype.itemsize
     staged, narrow = config["D_STAGED"], config["D_VEC"] * size < _VECTOR
-    stored = outputs * size / _VECTOR if staged == 1 else outputs / config["D_WIDTH"]
+    stored = outputs / config["D_WIDTH"] if staged == 2 else outputs * size / _VECTOR
+    if staged == 3:  # ends of rows
+        stored += config["BM"] * _VECTOR / size
     banks = _VECTOR * copies + (2 * outputs * size if staged else 0)
     return Demand(
         bytes=float(problem.least_bytes),

@@ -11,8 +11,10 @@
 // one stage the next copies are issued after the second barrier. KEEP_B: all work tiles have the same B, which is copied
 // once. A_SHIFTED, B_SHIFTED, D_SHIFTED: a work tile's run of memory may start off 16 bytes, as those of odd products do;
 // it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be
-// stored in vectors: as one run, where it is contiguous in memory, or row by row.
+// stored in vectors: as one run, where it is contiguous in memory, or row by row. Rows that start off 16 bytes stand as
+// far behind them in shared memory, too.
 #include "kernels/shared/result.cuh"
+#include "kernels/shared/store_runs.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "kernels/short_k/copy.cuh"
 #include "kernels/short_k/mma.cuh"
@@ -21,7 +23,7 @@
 constexpr int THREADS = Config::THREADS;
 constexpr bool MMA = sizeof(Scalar) == 2, A_K_INNER = Config::A_K_INNER != 0, B_K_INNER = Config::B_K_INNER != 0;
 constexpr bool TWO_STAGES = Config::STAGES == 2, KEEP_B = Config::KEEP_B != 0, D_STAGED = Config::D_STAGED != 0;
-enum { ONE_RUN = 1, BY_ROWS };
+enum { ONE_RUN = 1, BY_ROWS, SHIFTED_ROWS };
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using Result = matmill::GemmResult<Scalar, Out, Config>;
 using CopyA = matmill::RunCopy<Scalar, THREADS, Config::A_WIDTH, Config::A_ONE_RUN != 0, Config::A_SHIFTED != 0,
@@ -40,6 +42,24 @@ struct Place {
 // The part of a batch's products, or of one product's outputs, that is computed at a time.
 struct Work {
   int product, products, row, column, rows, columns;
+};
+
+// Rows of D in shared memory, `pitch` elements apart, which start as far behind 16 bytes as they do in D: the first one
+// `first` elements behind them, and others `stride` elements apart.
+struct ShiftedRows {
+  static constexpr bool SHIFTED = true;
+  unsigned start, first, stride;
+  int pitch;
+
+  __device__ __forceinline__ int element(int row, int column) const {
+    return row * pitch + int((first + row * stride) % (16 / sizeof(Out))) + column;
+  }
+
+  __device__ __forceinline__ unsigned address(int row, int column) const {
+    return start + element(row, column) * int(sizeof(Out));
+  }
+
+  __device__ __forceinline__ int distance(int rows) const { return rows * pitch * int(sizeof(Out)); }
 };
 
 // Calls store(product, row, column, sums) for COLUMNS outputs of neighbouring columns at a time, which are counted from
@@ -170,6 +190,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
     // D's run stands in shared memory as far behind 16 aligned bytes as it does in global memory.
     constexpr int WIDTH = Config::D_STAGED == ONE_RUN ? 16 / sizeof(Out) : Config::D_WIDTH;
     const int d_head = Config::D_SHIFTED ? int(reinterpret_cast<unsigned long long>(d) / sizeof(Out) % WIDTH) : 0;
+    const ShiftedRows rows{matmill::ptx::shared_address(shared_d),
+                           unsigned(reinterpret_cast<unsigned long long>(d) / sizeof(Out)), unsigned(d_row), d_pitch};
     multiply<Config>(a, b, work, args, [&](int product, int row, int column, const Acc* sums) {
       if (row >= work.rows || column >= work.columns) return;
       const Out* const c = static_cast<const Out*>(C) + (work.product + product) * c_batch;
@@ -187,7 +209,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
           if (v == 0 || column + v < work.columns) matmill::copy<Config::D_VEC>(to + v * step, x + v);
         }
       };
-      if constexpr (D_STAGED) {
+      if constexpr (Config::D_STAGED == SHIFTED_ROWS) {
+        store(shared_d + rows.element(row, column), 1);
+      } else if constexpr (D_STAGED) {
         store(shared_d + d_head + product * d_product + row * d_pitch + column * d_step, d_step);
       } else {
         store(d + product * d_batch + row * d_row + column * d_column, d_column);
@@ -213,6 +237,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
         const int row = stores.quotient(v), column = (v - row * d_stores) * WIDTH;
         if (column < work.columns) matmill::copy<WIDTH>(d + row * d_row + column, shared_d + row * d_pitch + column);
       }
+    } else if constexpr (Config::D_STAGED == SHIFTED_ROWS) {
+      matmill::store_runs<THREADS, Config::D_WIDTH, 1>(rows, d, d_row, work.rows, work.columns, threadIdx.x);
     }
     if (TWO_STAGES) stage ^= 1;
   }

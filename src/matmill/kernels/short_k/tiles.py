@@ -19,6 +19,9 @@ from matmill.problem import Gemm
 
 #: The limit of a copy's indices: ``Divisor`` in copy.cuh divides 16-bit numbers.
 MOST_COPIES = 2**16 - 1
+#: Bytes of a store in place of which rows of D leave in vectors, those of the shortest such row, and the threads that
+#: store it. In place of halves of vectors, and for rows that are mostly ends, vectors take more sectors.
+_NARROW, _LONG_ROW, _ROW_LANES = 4, 128, 8
 
 
 def division_multiplier(divisor: int) -> int:
@@ -254,6 +257,8 @@ def configured(shape: WorkTile, problem: Gemm) -> Config:
         staged, width = 1, 1
     elif shape.group == 1 and problem.d_row_col[1] == 1:
         staged, width = 2, _d_width(problem, VECTOR_BYTES // size, shape.bn)
+        if width * size <= _NARROW and shape.bn * size >= _LONG_ROW:
+            staged, width = 3, _ROW_LANES
     else:
         staged, width = 0, 1
     vectors = reads_vectors(problem.dtype, constants["A_VEC"], constants["B_VEC"])
@@ -338,10 +343,11 @@ def staging(problem: Gemm, config: Config) -> Staging:
     d_row, d_column = problem.d_row_col
     d_pitch, d_step, d_product = d_row, d_column, problem.batch_strides[3]
     outputs = group * bm * bn
-    if config["D_STAGED"] == 2:
+    if config["D_STAGED"] > 1:
         vector = VECTOR_BYTES // d_size
-        # Rows are an odd number of vectors apart, as in stages.
-        d_pitch, d_step, d_product = (ceil_div(bn, vector) | 1) * vector, 1, 0
+        # Rows are an odd number of vectors apart, as in stages. Shifted ones start within the first vector.
+        shift = (vector - 1) * (config["D_STAGED"] == 3)
+        d_pitch, d_step, d_product = (ceil_div(bn + shift, vector) | 1) * vector, 1, 0
         outputs = bm * d_pitch
     nbytes = outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"] if config["D_STAGED"] else 0
     down, across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)

@@ -65,6 +65,7 @@ struct WgmmaStaging {
   static constexpr int RUNS = TRANSPOSED ? Tile::STAGED : 64, WIDTH = TRANSPOSED ? 64 : Tile::STAGED;
   static constexpr int BOX = WIDTH % 64 == 0 ? 64 : WIDTH % 32 == 0 ? 32 : WIDTH % 16 == 0 ? 16 : 8;  // elements
   static constexpr int SPAN = BOX * 2, BOX_BYTES = RUNS * SPAN;
+  static constexpr bool SHIFTED = false;  // runs start on 16 bytes
   unsigned start;
 
   // The address of an element; the tensor map of D has the same swizzle.
@@ -146,7 +147,7 @@ struct WgmmaStaging {
 // where they are whole 128 bytes their pieces of 32 are swizzled.
 template <class Tile>
 struct WgmmaStaging<float, Tile, false> {
-  static constexpr bool SWIZZLED = Tile::STAGED_PITCH % 32 == 0;
+  static constexpr bool SWIZZLED = Tile::STAGED_PITCH % 32 == 0, SHIFTED = false;
   unsigned start;
 
   __device__ __forceinline__ unsigned address(int row, int column) const {
