@@ -55,9 +55,10 @@ __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, co
   }
 }
 
-// Vectors that a thread stores at a time. Beside 192 sums, or in blocks of 512 threads, there are registers for one.
+// Vectors that a thread stores at a time. Beside 192 sums, promoted ones among them, or in blocks of 512 threads, there
+// are registers for one.
 template <class Tile>
-constexpr int VECTORS_AT_ONCE = Tile::BN* Tile::ROW_TILES > 320 || Tile::THREADS > 384 ? 1 : 4;
+constexpr int VECTORS_AT_ONCE = Tile::BN* Tile::ROW_TILES > (Tile::PROMOTED ? 160 : 320) || Tile::THREADS > 384 ? 1 : 4;
 
 // The staging buffer of a warp group: RUNS runs of D, each of WIDTH contiguous elements, in boxes of SPAN bytes of a run.
 template <class Scalar, class Tile, bool TRANSPOSED>

@@ -52,6 +52,7 @@ struct WgmmaTile {
   // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly. Rows of
   // float32 are STAGED_PITCH elements apart: whole 128 bytes, which are swizzled, or an odd number of 32 bytes.
   static constexpr int STAGED = Config::STAGED;
+  static constexpr bool PROMOTED = Config::PROMOTED != 0;  // twice as many sums
   static constexpr int STAGED_PITCH = STAGED % 32 == 0 && !INTERLEAVED ? STAGED : STAGED | 8;
   static constexpr int STAGING_BYTES = STAGED == 0 ? 0 : 64 * (Config::FLOAT32_D ? STAGED_PITCH * 4 : STAGED * 2);
   static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 16) + CONSUMERS * STAGING_BYTES;

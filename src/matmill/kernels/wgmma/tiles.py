@@ -462,18 +462,21 @@ def _why_not_tile(config: Config) -> str | None:
 def _epilogue_spills(config: Config) -> str | None:
     """Say why the epilogue would spill at the largest accumulator count, or None."""
     clusters = config["CLUSTER_M"] * config["CLUSTER_N"] > 1
-    if config["STAGED"] and not config["D_TMA"]:
-        if config["PINGPONG"] and (clusters or (config["A_K_INNER"] and not config["B_K_INNER"])):
-            return "ordinary stores of D"
-        if not config["PINGPONG"] and config["ACTIVATION"]:
-            return "ordinary stores of D and an activation"
-    if config["PINGPONG"] and not config["STAGED"] and not (config["A_K_INNER"] and config["B_K_INNER"]):
-        return "float32 D of MN-major operands"
-    if config["PINGPONG"] and config["D_TRANSPOSED"] and config["ACTIVATION"]:
-        return "transposed D and an activation"
-    if config["PINGPONG"] and clusters and config["ACTIVATION"]:
-        return "clusters and an activation"
-    return None
+    alternating, activation = config["PINGPONG"], config["ACTIVATION"]
+    ordinary = config["STAGED"] and not config["D_TMA"]
+    k_major = config["A_K_INNER"] and config["B_K_INNER"]
+    reasons = (
+        (ordinary and alternating and (clusters or (config["A_K_INNER"] and not k_major)), "ordinary stores of D"),
+        (ordinary and not alternating and activation, "ordinary stores of D and an activation"),
+        (
+            ordinary and config["FLOAT32_D"] and activation and config["HAS_C"],
+            "a staged float32 D, C and an activation",
+        ),
+        (alternating and not config["STAGED"] and not k_major, "float32 D of MN-major operands"),
+        (alternating and config["D_TRANSPOSED"] and activation, "transposed D and an activation"),
+        (alternating and clusters and activation, "clusters and an activation"),
+    )
+    return next((words for holds, words in reasons if holds), None)
 
 
 def _why_not_work(launched: Gemm, config: Config) -> str | None:
