@@ -21,6 +21,7 @@ template <class Scalar, class Out, class Config>
 struct GemmResult {
   static constexpr bool PLAIN =
       Config::HAS_C == 0 && Config::BIAS == NO_BIAS && Config::ACTIVATION == NO_ACTIVATION;  // alpha * sum
+  static constexpr bool ROW_BIASES = Config::BIAS == ROW_BIAS;
   const Out* C;
   const Scalar* bias;
   Index c_row, c_column, bias_stride;
@@ -38,7 +39,7 @@ struct GemmResult {
 
   // What row biases add to a column.
   __device__ __forceinline__ Acc of_column(int column) const {
-    return Config::BIAS == ROW_BIAS ? bias_of(column, n) : Acc(0);
+    return ROW_BIASES ? bias_of(column, n) : Acc(0);
   }
 
   __device__ __forceinline__ Acc operator()(Acc sum, int row, int column, Acc added) const {

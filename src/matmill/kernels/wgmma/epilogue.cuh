@@ -23,12 +23,38 @@ namespace matmill {
 // The first of this thread's two columns of every eight.
 __device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
 
+// What row biases add to 128 columns, one of every 32 in each lane. They are loaded at once: one after another, each would
+// wait for L2. Those of more columns do not fit in registers beside 192 sums.
+template <class Outputs>
+struct ColumnBiases {
+  static constexpr int COLUMNS = 128;
+  float own[COLUMNS / 32];
+
+  // Loads those from column `first` on.
+  __device__ __forceinline__ void load(const Outputs& outputs, int first) {
+    if constexpr (Outputs::ROW_BIASES) {
+#pragma unroll
+      for (int i = 0; i < COLUMNS / 32; ++i) own[i] = outputs.of_column(first + 32 * i + threadIdx.x % 32);
+    }
+  }
+
+  // That of this thread's first or `next` column of the eight from `base` on. All lanes of a warp call it.
+  __device__ __forceinline__ float of(int base, int next) const {
+    if constexpr (Outputs::ROW_BIASES) {
+      return __shfl_sync(0xffffffffu, own[base / 32], base % 32 + lane_column() + next);
+    } else {
+      return 0.0f;
+    }
+  }
+};
+
 // Stores the sums themselves, from the tile's first row and column at D on, in elements of float32. PAIRED says that two
 // columns are one 8-byte store.
 template <class Tile, bool PAIRED, class Outputs>
 __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, const Outputs& outputs, float* D,
                                              long long d_row, long long d_column, int first_row, int first_column) {
   const WgmmaRows<Tile> rows;
+  ColumnBiases<Outputs> biases;
 #pragma unroll
   for (int i = 0; i < Tile::ROW_TILES * 2; ++i) {
     const int row = first_row + 64 * (i / 2) + rows.NEXT * (i % 2) + rows.first;
@@ -41,8 +67,10 @@ __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, co
       }
       const float(&own)[Tile::BN / 2] = sums[i / 2];
       const int first = 4 * j + i % 2 * 2;
-      const float x = outputs(own[first], row, column, of_row + outputs.of_column(column));
-      const float y = outputs(own[first + 1], row, column + 1, of_row + outputs.of_column(column + 1));
+      if (8 * j % biases.COLUMNS == 0) biases.load(outputs, first_column + 8 * j);
+      const float of_columns[2] = {biases.of(8 * j % biases.COLUMNS, 0), biases.of(8 * j % biases.COLUMNS, 1)};
+      const float x = outputs(own[first], row, column, of_row + of_columns[0]);
+      const float y = outputs(own[first + 1], row, column + 1, of_row + of_columns[1]);
       if (row >= outputs.m || column >= outputs.n) continue;
       float* const to = D + row * d_row + column * d_column;
       if constexpr (PAIRED) {
@@ -85,21 +113,27 @@ struct WgmmaStaging {
     const WgmmaRows<Tile> rows;
     const float of_rows[2] = {outputs.of_row(first_row + rows.first),
                               outputs.of_row(first_row + rows.first + rows.NEXT)};
+    ColumnBiases<Outputs> biases;
     int written = 0;  // groups of 16 columns
 #pragma unroll
     for (; written < GROUPS; ++written) {
       const int inside = first + 16 * written;
-      // Without a branch the compiler loads the biases of all columns ahead, and they do not fit in registers.
+      // Without a branch the compiler loads C of all columns ahead, and it does not fit in registers.
       if (!Outputs::PLAIN && first_column + inside >= outputs.n) break;
+      if (16 * written % biases.COLUMNS == 0) biases.load(outputs, first_column + inside);
+      float of_columns[4];
+#pragma unroll
+      for (int c = 0; c < (HALF ? 2 : 4); ++c)
+        of_columns[c] = biases.of(16 * written % biases.COLUMNS + 8 * (c / 2), c % 2);
       unsigned pairs[4];
 #pragma unroll
       for (int p = 0; p < (HALF ? 2 : 4); ++p) {
         const int row = first_row + rows.first + rows.NEXT * (p % 2);
         const int column = first_column + inside + lane_column() + 8 * (p / 2);
         const int s = inside / 2 + 2 * p;
-        pairs[p] = ptx::rounded_pair(
-            Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + outputs.of_column(column)),
-            outputs(sums[s + 1], row, column + 1, of_rows[p % 2] + outputs.of_column(column + 1)));
+        const int c = p / 2 * 2;
+        pairs[p] = ptx::rounded_pair(Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + of_columns[c]),
+                                     outputs(sums[s + 1], row, column + 1, of_rows[p % 2] + of_columns[c + 1]));
       }
       put(written, pairs);
     }
@@ -167,18 +201,21 @@ struct WgmmaStaging<float, Tile, false> {
     const WgmmaRows<Tile> rows;
     const float of_rows[2] = {outputs.of_row(first_row + rows.first),
                               outputs.of_row(first_row + rows.first + rows.NEXT)};
+    ColumnBiases<Outputs> biases;
     const unsigned own = at(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, lane_column());
 #pragma unroll
     for (int j = 0; j < Tile::STAGED; j += 8) {
       if (!Outputs::PLAIN && first_column + first + j >= outputs.n) break;  // as above
       const int column = first_column + first + j + lane_column();
+      if (j % biases.COLUMNS == 0) biases.load(outputs, first_column + first + j);
+      const float of_columns[2] = {biases.of(j % biases.COLUMNS, 0), biases.of(j % biases.COLUMNS, 1)};
       const unsigned to = SWIZZLED ? (own ^ j % 32 * 4) + j / 32 * 128 : own + j * 4;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + rows.first + rows.NEXT * half, s = (first + j) / 2 + half * 2;
         ptx::st_shared_v2(to + half * 8 * Tile::STAGED_PITCH * 4,
-                          {outputs(sums[s], row, column, of_rows[half] + outputs.of_column(column)),
-                           outputs(sums[s + 1], row, column + 1, of_rows[half] + outputs.of_column(column + 1))});
+                          {outputs(sums[s], row, column, of_rows[half] + of_columns[0]),
+                           outputs(sums[s + 1], row, column + 1, of_rows[half] + of_columns[1])});
       }
     }
   }
