@@ -9,6 +9,7 @@ from pathlib import Path
 from lab.front_page import package_page, with_output, with_speeds
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES
+from lab.programs_page import with_programs
 from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, wgmma_page
@@ -39,6 +40,9 @@ def main() -> None:
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "docs" / "ladder-transpose_add.md": transpose_add,
+        ROOT / "docs" / "programs.md": with_programs(
+            (ROOT / "docs" / "programs.md").read_text(encoding="utf-8"), results
+        ),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
         start: with_output(start.read_text(encoding="utf-8"), runs),

@@ -27,6 +27,7 @@ import matmill.torch
 from lab.programs import PROGRAMS, build
 from lab.records import by_line
 from matmill.bench.environment import describe
+from matmill.runtime.gpu import GPU
 
 _LOSSES, _IN_A_ROW, _ROUNDS = 20, 6, 9
 #: Steps until whole steps have been compared: three arms of five steps in three rounds, and what comes before.
@@ -206,7 +207,8 @@ def main() -> None:
         print("no GPU: --device cpu --small tries the script", file=sys.stderr)
         sys.exit(3)
     rows: list[dict[str, Any]] = []
-    head = {"record": "programs", "environment": describe(gpu=options.device == "cuda")}
+    arch = GPU.get(0).arch.name if options.device == "cuda" else "cpu"
+    head = {"record": "programs", "arch": arch, "environment": describe(gpu=options.device == "cuda")}
     for name in options.only:
         rows.append(measure(name, options.device, options))
         print(_line(rows[-1]), flush=True)

@@ -37,6 +37,8 @@ _KINDS = {
     "ragged": "sizes off the tile grid, m from {m}",
     "squares": "float32 squares of {m}",
 }
+#: Programs of the README's table by their names in the record.
+_PROGRAM = "gpt2"
 _HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
 
 
@@ -46,12 +48,12 @@ def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
     parts = [f"On a machine without a GPU:\n\n{sample_output(Outcome.from_dict(emulated))}"]
     measured = [Outcome.from_dict(r) for r in records if r["on"] == "gpu" and r["problem"]["n"] == _MEASURED_SIZE]
     parts += [f"On an {outcome.arch.title}:\n\n{sample_output(outcome)}" for outcome in measured]
-    return _between(text, OUTPUT, "\n".join(parts))
+    return between(text, OUTPUT, "\n".join(parts))
 
 
 def with_speeds(text: str, results: Path) -> str:
     """Replace what is between the marks of ``SPEEDS`` by the table of the records in ``results``."""
-    return _between(text, SPEEDS, speeds(results))
+    return between(text, SPEEDS, speeds(results))
 
 
 def package_page(readme: str) -> str:
@@ -102,6 +104,7 @@ class _Row:
 def speeds(results: Path) -> str:
     """Return the table of speeds beside cuBLAS and torch, fastest first, and what the emulator takes."""
     rows = [
+        *_programs(results),
         *_inner(results),
         *_transpose_add(results),
         *_calls(results),
@@ -111,6 +114,17 @@ def speeds(results: Path) -> str:
     ]
     rows.sort(key=lambda row: -max(row.ratios))
     return f"{markdown(_HEADINGS, (row.cells() for row in rows))}\n{_emulator(results)}"
+
+
+def _programs(results: Path) -> list[_Row]:
+    """Return whole training steps of one program, and of all that are recorded."""
+    rows = json.loads((results / "programs_h200.json").read_text(encoding="utf-8"))["programs"]
+    shown = next(row for row in rows if row["name"] == _PROGRAM)
+    ratios = [row["ratio"] for row in rows]
+    return [
+        _Row(f"`matmill.torch.enable()`: a step of {shown['title']}", "torch", [shown["ratio"]]),
+        _Row(f"the same: {len(rows)} programs", "torch", ratios, f"{mean(ratios):.2f} (mean), {_said(ratios)}"),
+    ]
 
 
 def _random(results: Path) -> Iterator[_Row]:
@@ -223,7 +237,7 @@ def _verdict(ratios: Sequence[float]) -> str:
     return "equal" if min(ratios) > 1 - _EQUAL and max(ratios) < 1 + _EQUAL else "it depends"
 
 
-def _between(text: str, marks: tuple[str, str], new: str) -> str:
+def between(text: str, marks: tuple[str, str], new: str) -> str:
     """Return ``text`` with what is between two marks replaced."""
     before, begin, rest = text.partition(marks[0])
     _, end, after = rest.partition(marks[1])

@@ -66,6 +66,17 @@ def _sums(records: Sequence[Record], path: Path, source: str) -> None:
     draw_ratios(ratios, "their time over matmill's on an H200: right of 1 matmill is faster", path, source)
 
 
+def _programs(records: Sequence[Record], path: Path, source: str) -> None:
+    (record,) = records
+    rows = sorted(record["programs"], key=lambda row: -row["ratio"])
+    ratios = [(row["title"], "a step", row["ratio"]) for row in rows]
+    for row in rows:
+        graph = row["seconds"].get("graph")
+        if graph is not None:
+            ratios.append((row["title"], "as a CUDA graph", graph["torch"] / graph["matmill"]))
+    draw_ratios(ratios, "torch's time over that with matmill on an H200: right of 1 matmill is faster", path, source)
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture by its file's name without suffix, in words for those who do not see it, of the records ``glob``."""
@@ -99,6 +110,15 @@ class Picture:
 _RATES = "Rates of the rungs and of libraries over the size, on an"
 #: The pictures of every page: of a ladder's by the ladder's name.
 PICTURES: dict[str, tuple[Picture, ...]] = {
+    "programs": (
+        Picture(
+            "programs_h200",
+            "Times of a step with torch alone over those with matmill, for every program, on an H200",
+            "programs_h200.json",
+            _programs,
+            ("programs",),
+        ),
+    ),
     "sgemm": (
         Picture("sgemm_h200", f"{_RATES} H200", "sgemm_h200_*.json", _sweep),
         Picture(

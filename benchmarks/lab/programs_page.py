@@ -1,0 +1,54 @@
+"""The part of ``docs/programs.md`` that is measured: whole PyTorch programs with and without matmill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.front_page import between
+from lab.markdown import table
+from lab.page_parts import environment_of
+
+MARKS = ("<!-- programs: written by `make docs` -->\n", "<!-- end of programs -->\n")
+RECORD = "programs_h200.json"
+
+Row = Mapping[str, Any]
+
+
+def recorded_programs(results: Path) -> Row:
+    """Return the record of all programs."""
+    record: Row = json.loads((results / RECORD).read_text(encoding="utf-8"))
+    return record
+
+
+def with_programs(text: str, results: Path) -> str:
+    """Replace what is between the marks by the table of the record in ``results``."""
+    return between(text, MARKS, programs(recorded_programs(results)))
+
+
+def programs(record: Row) -> str:
+    """Return the table of programs, those that gain most first, and what it was measured on."""
+    rows = sorted(record["programs"], key=lambda row: -row["ratio"])
+    shown = table(
+        {
+            "a step of": lambda row: f"{row['title']}, {row['dtype']}",
+            "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
+            "matmill, ms": lambda row: _ms(row["seconds"]["step"]["matmill"]),
+            "times as fast": lambda row: f"{row['ratio']:.2f}",
+            "as a CUDA graph": _as_graph,
+        },
+        rows,
+    )
+    return f"{shown}\n{environment_of(record)}\n"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+def _as_graph(row: Row) -> str:
+    """Return how many times as fast forward and backward are, without the host."""
+    graph = row["seconds"].get("graph")
+    return "-" if graph is None else f"{graph['torch'] / graph['matmill']:.2f}"
