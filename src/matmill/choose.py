@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import inf
 from typing import Any, Generic
@@ -44,13 +44,91 @@ def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
     >>> choose(Gemm(4096, 3, 10**6), "h200").kernel.entry == choose(Gemm(4096, 3, 10**6), get("h200")).kernel.entry
     True
     """
-    return choose_from(PRODUCTION, problem, get(arch) if isinstance(arch, str) else arch)
+    arch = get(arch) if isinstance(arch, str) else arch
+    return _measured(PRODUCTION, problem, arch) or choose_from(PRODUCTION, problem, arch)
 
 
 @lru_cache(maxsize=1024)
 def choose_transpose_add(problem: Geam, arch: Arch) -> Choice[Geam]:
     """Choose as :func:`choose` does, for a transpose-add."""
-    return choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
+    return _measured(TRANSPOSE_ADD_KERNELS, problem, arch) or choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A configuration that a measurement preferred: the kernel's name, its constants as text, and seconds.
+
+    ``first_seconds`` is what the model's first choice took in the same measurement.
+    """
+
+    entry: str
+    config: str
+    seconds: float
+    first_seconds: float
+
+
+#: Preferences by arch and :func:`problem_text`.
+_preferences: dict[Arch, dict[str, Preference]] = {}
+
+
+def problem_text(problem: Any) -> str:
+    """Return a Gemm or Geam as one line of text, which two different problems never share.
+
+    >>> problem_text(Gemm(2, 3, 4, a_strides=(1, 2)))
+    '2x3x4 float32, a_strides=(1, 2)'
+    """
+    shown = {"m", "n", "k", "batch", "dtype"}
+    other = ((field, getattr(problem, field.name)) for field in fields(problem) if field.name not in shown)
+    parts = (f"{field.name}={getattr(value, 'name', value)}" for field, value in other if value != field.default)
+    return ", ".join((str(problem), *parts))
+
+
+def prefer(problem: Gemm | Geam, arch: Arch, preference: Preference) -> None:
+    """Let ``choose`` return a measured configuration for exactly this problem on ``arch``.
+
+    Plans that were prepared before keep theirs: see :func:`matmill.dispatch.plan_cache.forget_plans`.
+    """
+    prefer_all(arch, {problem_text(problem): preference})
+
+
+def prefer_all(arch: Arch, preferences: Mapping[str, Preference]) -> None:
+    """Do as :func:`prefer` for many problems, each by its :func:`problem_text`."""
+    _preferences.setdefault(arch, {}).update(preferences)
+    _forget_choices()
+
+
+def forget() -> None:
+    """Drop all preferences: the models choose again."""
+    _preferences.clear()
+    _forget_choices()
+
+
+def _forget_choices() -> None:
+    choose.cache_clear()
+    choose_transpose_add.cache_clear()
+
+
+def _measured(entries: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P] | None:
+    """Return the preferred choice, or None without one, or if no kernel has such a legal configuration any more."""
+    known = _preferences.get(arch)
+    preference = known.get(problem_text(problem)) if known else None
+    if preference is None:
+        return None
+    for entry in entries:
+        if entry.kernel.entry != preference.entry:
+            continue
+        for config in entry.space(problem, arch):
+            if str(config) == preference.config:
+                kernel = entry.kernel.with_config(config)
+                if kernel.why_not(problem, arch) is not None:
+                    return None
+                (predicted,) = entry.predict(problem, [config], arch)
+                words = (
+                    f"measured on this GPU: {_us(preference.seconds)}, "
+                    f"the model's first took {_us(preference.first_seconds)}"
+                )
+                return Choice(kernel, (f"{kernel.entry} ({config}): {words}",), predicted)
+    return None
 
 
 def fit_batches(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[SubProblem[Any], ...]:

@@ -127,6 +127,11 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
     return known
 
 
+def forget_plans() -> None:
+    """Drop all plans: kernels are chosen again at the next call of each signature."""
+    calls.clear()
+
+
 def signature(request: Request, *, mixed: bool = False) -> Signature:
     """Return all that the plan of a request depends on, for ``out`` or for a fresh result that is aligned to 16 bytes.
 
