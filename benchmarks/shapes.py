@@ -34,7 +34,6 @@ from lab.tensors import random_operands
 from matmill.arch import Arch
 from matmill.bench.environment import describe
 from matmill.bench.problems.error_bounds import random_limit
-from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.choose import choose
 from matmill.dtypes import ALL, F32, DType
 from matmill.jit.compile import compile_source
@@ -46,6 +45,7 @@ from matmill.kernels.probe.stream import MOVE, moved
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
+from matmill.runtime.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.runtime.gpu import GPU
 
 #: Products that are drawn at random.

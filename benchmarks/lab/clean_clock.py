@@ -1,6 +1,6 @@
 """A clock that finds L2 cold and clean, by reading a long buffer before each run.
 
-A flush that writes, as that of :class:`~matmill.bench.timing.clock.Clock`, leaves L2 full of bytes that are still to be
+A flush that writes, as that of :class:`~matmill.runtime.clock.Clock`, leaves L2 full of bytes that are still to be
 written back. Whatever runs next evicts them, and memory writes them meanwhile: 50 MB on an H200, 10 us. Products
 of a long k, which only read, and transpose_add are timed after a flush that only reads.
 """
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from lab.enqueue import enqueuer
 from matmill.bench.probe.samples import Runs
-from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import READ, VECTOR, Stream
+from matmill.runtime.clock import Clock, StreamHandle
 from matmill.runtime.gpu import GPU
 
 #: Bytes that are read: a millisecond on an H200, 70 times its L2.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from matmill.bench.timing.clock import Competitor, StreamHandle
+from matmill.runtime.clock import Competitor, StreamHandle
 
 #: Seconds of one run, by whatever clock.
 Once = Callable[[Callable[[StreamHandle], None]], float]

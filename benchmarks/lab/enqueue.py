@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from matmill.bench.timing.clock import StreamHandle
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
+from matmill.runtime.clock import StreamHandle
 from matmill.runtime.gpu import GPU
 
 

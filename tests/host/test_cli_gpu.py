@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from matmill import cli
-from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.errors import LaunchError
 from matmill.ladders.memory.rungs import MEMORY
 from matmill.ladders.runner import measured_transfers
 from matmill.problem import Gemm
+from matmill.runtime.clock import Clock, Competitor, StreamHandle
 from support.ladder_gpu import FakeGPU
 from support.ladder_runs import use
 

@@ -15,8 +15,8 @@ from lab.contest import Rules, contest
 from lab.records import Kind, append
 from lab.transpose_add import search
 from matmill.bench.probe import samples
-from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.errors import ArgumentError
+from matmill.runtime.clock import Clock, Competitor, StreamHandle
 from matmill.runtime.gpu import GPU
 from support.ladder_gpu import FakeGPU
 from support.scripts import run_script

@@ -30,7 +30,6 @@ from matmill.arch import get
 from matmill.bench.libraries import transpose_add as libraries
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
 from matmill.bench.timing import device_copy
-from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
@@ -38,6 +37,7 @@ from matmill.kernels.transpose import tiles as turns
 from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
+from matmill.runtime.clock import Clock
 from matmill.runtime.gpu import GPU
 from support.ladder_gpu import MILLISECONDS, FakeGPU, strided
 from support.named_arguments import named as named_arguments
@@ -78,7 +78,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     monkeypatch.setattr(device_copy, "LEAST", 4096)
     monkeypatch.setattr(device_copy, "MOST", 4096)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
-    monkeypatch.setattr("matmill.bench.timing.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr("matmill.runtime.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
     for name, stand_in in {
         "synchronize": lambda: None,
         "stream": lambda _stream: nullcontext(),

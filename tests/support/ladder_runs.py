@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main
 from matmill.ladders.registry import LADDERS
+from matmill.runtime.clock import Clock, StreamHandle
 from support.compiled import headings_alone
 
 

@@ -49,7 +49,6 @@ from matmill.bench.libraries.transpose_add import (
     compiled_as_y,
     torch_peers,
 )
-from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.choose import choose_transpose_add
 from matmill.cli.console import output, table
@@ -57,6 +56,7 @@ from matmill.dtypes import DType
 from matmill.errors import ArgumentError
 from matmill.lowering import lower_transpose
 from matmill.ops import transpose_add
+from matmill.runtime.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.runtime.gpu import GPU
 
 TORCH_COPY = "torch copy_"

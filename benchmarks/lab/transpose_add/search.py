@@ -32,7 +32,6 @@ from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import Operand
 from matmill.bench.environment import describe
 from matmill.bench.libraries.transpose_add import EAGER, TorchSum
-from matmill.bench.timing.clock import Clock, Competitor
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
 from matmill.dtypes import ELEMENTWISE
@@ -43,6 +42,7 @@ from matmill.kernels.transpose.tiles import layout, tiles
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.registry import TRANSPOSE_ADD_KERNELS
+from matmill.runtime.clock import Clock, Competitor
 from matmill.runtime.gpu import GPU
 
 KIND = Kind(

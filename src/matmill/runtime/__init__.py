@@ -1,1 +1,1 @@
-"""Launches on a GPU: the driver, device memory, launches in the driver's format, and buffers per stream."""
+"""Launches on a GPU: the driver, device memory, launches in the driver's format, buffers per stream, and a clock."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
 from matmill.bench.problems.inputs import Array, F32Array
-from matmill.bench.timing.clock import StreamHandle
+from matmill.runtime.clock import StreamHandle
 
 
 class LibraryProduct(Protocol):

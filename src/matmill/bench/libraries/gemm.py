@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from matmill.bench.libraries.blas import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, cublas, installed
 from matmill.bench.problems.inputs import Inputs
-from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F16, DType
 from matmill.problem import Gemm
+from matmill.runtime.clock import StreamHandle
 
 BFLOAT = "bfloat16"
 WIDE, NARROW = "cuBLAS, float32 sums", "cuBLAS, float16 sums"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.timing.clock import StreamHandle
+from matmill.runtime.clock import StreamHandle
 
 Array = NDArray[Any]
 

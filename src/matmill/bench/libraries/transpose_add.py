@@ -18,8 +18,8 @@ from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.libraries.gemm import BFLOAT, DeviceMemory, as_tensor, tried
 from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
 from matmill.bench.problems.transpose_sums import TransposeAddInputs
-from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
+from matmill.runtime.clock import StreamHandle
 
 EAGER, COMPILED, TUNED, TRITON, CUPY = "torch eager", "torch.compile", "max-autotune", "Triton", "CuPy"
 #: The same sum as ``y + x.transpose(-2, -1)``: torch gives a result the layout of its first operand.

@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 
 from matmill.bench.probe.samples import Runs, Spread, fitted, nonsense, per_difference, sampled
-from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F32, F64, DType
 from matmill.kernel import Kernel
 from matmill.kernels.probe import buffers, lengths, per_lane
@@ -24,6 +23,7 @@ from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream, orderly
+from matmill.runtime.clock import StreamHandle
 from matmill.runtime.memory import Allocation
 
 #: Bytes of a buffer for timed reads, unless a quarter of the free memory is less.

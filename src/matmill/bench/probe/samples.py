@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arch import Arch
-from matmill.bench.timing.clock import Clock, flush_bytes
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError
 from matmill.jit.compile import Binary, compile_source
@@ -20,6 +19,7 @@ from matmill.jit.source import generate
 from matmill.kernel import Kernel, P
 from matmill.kernels.probe import buffers
 from matmill.launch import Pointer
+from matmill.runtime.clock import Clock, flush_bytes
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 

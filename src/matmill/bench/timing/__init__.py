@@ -1,1 +1,1 @@
-"""Times work on the GPU: competitors interleaved, and a copy as the reference for bandwidths."""
+"""Times a copy on the GPU, the reference for bandwidths."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Self
 
-from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F32
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import COPY, VECTOR, orderly
+from matmill.runtime.clock import StreamHandle
 from matmill.runtime.gpu import GPU
 
 COPY_NAME = "copy"

@@ -19,7 +19,6 @@ from matmill.bench.environment import describe
 from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
-from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
@@ -33,6 +32,7 @@ from matmill.ladders.runner.selection import nearest
 from matmill.ladders.runner.subject import S, Subject, beside_copy
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
+from matmill.runtime.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 
