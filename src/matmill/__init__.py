@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matmill.problem import Gemm
     from matmill.testing.call import at, emulate
     from matmill.textures import Surface, Texture
+    from matmill.tuning import Tuned, tune
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "MatmillError",
     "Surface",
     "Texture",
+    "Tuned",
     "__version__",
     "at",
     "choose",
@@ -37,6 +39,7 @@ __all__ = [
     "matmul",
     "transpose",
     "transpose_add",
+    "tune",
 ]
 
 #: Public names and the modules that define them. They are imported on first use (PEP 562), so that `import matmill`
@@ -47,6 +50,7 @@ _HOMES = {
     "MatmillError": "matmill.errors",
     "Surface": "matmill.textures",
     "Texture": "matmill.textures",
+    "Tuned": "matmill.tuning",
     "at": "matmill.testing.call",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
@@ -54,6 +58,7 @@ _HOMES = {
     "matmul": "matmill.ops",
     "transpose": "matmill.ops",
     "transpose_add": "matmill.ops",
+    "tune": "matmill.tuning",
 }
 
 

@@ -123,10 +123,9 @@ def _measured(entries: Sequence[Production[P]], problem: P, arch: Arch) -> Choic
                 if kernel.why_not(problem, arch) is not None:
                     return None
                 (predicted,) = entry.predict(problem, [config], arch)
-                words = (
-                    f"measured on this GPU: {_us(preference.seconds)}, "
-                    f"the model's first took {_us(preference.first_seconds)}"
-                )
+                first = preference.first_seconds
+                other = "did not run" if first == inf else f"took {_us(first)}"
+                words = f"measured on this GPU: {_us(preference.seconds)}, the model's first {other}"
                 return Choice(kernel, (f"{kernel.entry} ({config}): {words}",), predicted)
     return None
 

@@ -351,7 +351,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
-    request = _request(operation, first, second, c, alpha, beta, out, named, epilogue)
+    request = product_request(operation, first, second, c, alpha, beta, out, named, epilogue)
     call = resolve(request, executor)
     if c is not None and request.beta == 0:
         request = request._replace(c=None)
@@ -360,7 +360,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     return _result(request, call, named, progress)
 
 
-def _request(  # noqa: PLR0917 — as for _product
+def product_request(  # noqa: PLR0917 — see _product
     operation: Operation,
     first: Any,
     second: Any,
@@ -371,7 +371,7 @@ def _request(  # noqa: PLR0917 — as for _product
     named: int | None,
     epilogue: _EpilogueOptions | None,
 ) -> Request:
-    """Return the request of a product: its arrays as operands, its scalars as floats."""
+    """Return the request of a product; ``named`` is the handle of the stream that the call names, if any."""
     a = inspect(first, operation.first, named, ALL)
     b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, ALL)
     z = None if c is None else inspect(c, "c", named, ALL)
@@ -395,7 +395,7 @@ def prepare_matmul(a: Any, b: Any, *, c: Any = None, bias: Any = None, precision
     Everything is as in :func:`matmul`, errors too.
     """
     epilogue = None if bias is precision is None else (bias, None, None, precision)
-    request = _request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, None, None, epilogue)
+    request = product_request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, None, None, epilogue)
     call = resolve(request, None)
     return call if isinstance(call, PreparedCall) else prepared(call, request, 0)
 

@@ -79,11 +79,12 @@ def _operands(
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
     """Choose kernel and source for each stage. This part needs no GPU."""
-    return tuple(_ready(stage, arch) for stage in fit_batches(stages, arch))
+    return tuple(ready(stage, choose_stage(stage, arch), arch) for stage in fit_batches(stages, arch))
 
 
-def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
-    problem, choice = stage.problem, choose_stage(stage, arch)
+def ready(stage: SubProblem[Any], choice: Choice[Any], arch: Arch) -> Ready[Any]:
+    """Return a stage with the source of a kernel that was chosen for it."""
+    problem = stage.problem
     steps = choice.kernel.steps(problem, _operands(_NOWHERE))
     return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
 

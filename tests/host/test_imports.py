@@ -30,6 +30,7 @@ LAYERS = (
     ("plan", "streaming", "testing", "page"),
     ("dispatch",),
     ("ops",),
+    ("tuning",),
     ("torch", "dask"),
     ("bench",),
     ("ladders",),

@@ -46,6 +46,7 @@ class FakeGPU:
 
     index = 0
     arch = arch.get("h200")
+    driver_version = "13000"
 
     def __init__(self) -> None:
         self.memory = Memory()

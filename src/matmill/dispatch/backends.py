@@ -74,7 +74,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
             raise _no_workspace(request, plan.workspace) from error
         # Memory from a library lives until the launches are enqueued; ours until they have run.
         held = held if library in ALLOCATE else (*held, lent)
-    plan.run(_addresses(request, address, workspace, counter), alpha, beta, stream)
+    plan.run(operand_addresses(request, address, workspace, counter), alpha, beta, stream)
     if held:
         GPU.get(index).keep(held, stream)
     for other in others:
@@ -106,7 +106,7 @@ def _our_memory(
     return memory, memory.address
 
 
-def _addresses(request: Request, result: int, workspace: int, counter: int) -> Addresses:
+def operand_addresses(request: Request, result: int, workspace: int, counter: int) -> Addresses:
     """Return the addresses of a plan's operands, 0 for those that are absent."""
     a, b, c, bias = (0 if x is None else x.address for x in (request.a, request.b, request.c, request.bias))
     return a, b, c, result, workspace, counter, bias
@@ -143,33 +143,39 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
     Long narrow products are streamed in chunks, and ``progress`` is called with their bytes.
     """
     gpu = GPU.get(0)
-    a, b, c, bias = request.a, request.b, request.c, request.bias
-    plain = bias is None and request.options == NO_OPTIONS
+    a, b = request.a, request.b
+    plain = request.bias is None and request.options == NO_OPTIONS
     if b is not None and request.operation.streams and plain and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
         return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:
         memory = stack.enter_context(gpu.empty(request.result_type.itemsize * math.prod(shape)))
-        x = _upload(gpu, a, "a")
-        y = None
-        if b is not None:
-            # A matrix and its transpose in the same memory on the host are copied once.
-            y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
-        there = request._replace(
-            a=x,
-            b=y,
-            c=None if c is None else _upload(gpu, c, "c"),
-            bias=None if bias is None else _upload(gpu, bias, "bias"),
-            out=None,
-        )
+        there = uploaded(gpu, request)
         call = recall(there, shape)
         plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
         workspace, counter = plan.stream_buffers(stream or 0)
         if plan.workspace and not workspace:
             workspace = stack.enter_context(gpu.empty(plan.workspace)).address
-        addresses = _addresses(there, memory.address, workspace, counter)
+        addresses = operand_addresses(there, memory.address, workspace, counter)
         plan.run(addresses, request.alpha, request.beta, stream or 0)
         gpu.synchronize()
         return _deliver(request, memory.download(shape, request.result_type.numpy))
+
+
+def uploaded(gpu: GPU, request: Request) -> Request:
+    """Return a request for host arrays with copies of them on a GPU, and no ``out``."""
+    a, b, c, bias = request.a, request.b, request.c, request.bias
+    x = _upload(gpu, a, "a")
+    y = None
+    if b is not None:
+        # A matrix and its transpose in the same memory on the host are copied once.
+        y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
+    return request._replace(
+        a=x,
+        b=y,
+        c=None if c is None else _upload(gpu, c, "c"),
+        bias=None if bias is None else _upload(gpu, bias, "bias"),
+        out=None,
+    )
 
 
 def _narrow(a: Operand, b: Operand) -> bool:
@@ -260,7 +266,7 @@ def emulated(request: Request, shape: Shape) -> Any:
     workspace = memory.bind("workspace", room, access="rw").address
     counted = any(one.counts for one in ready)
     counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw").address if counted else 0
-    addresses = _addresses(there, to.address, workspace, counter)
+    addresses = operand_addresses(there, to.address, workspace, counter)
     for one in ready:
         texts = one.ptx
         for offsets in one.stage.offsets:

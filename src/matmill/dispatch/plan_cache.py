@@ -18,6 +18,7 @@ from typing import TypeAlias
 from matmill.arrays import ALLOCATE, Operand
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
+from matmill.dispatch.measured import decisions
 from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
 from matmill.lowering import Shape
 from matmill.plan import Enqueue, Plan, prepare
@@ -104,6 +105,7 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
     d = out or a._replace(
         shape=shape, strides=packed_strides(shape), dtype=request.result_type, address=address, owner=None
     )
+    decisions(gpu)  # before kernels are chosen
     plan = Plan(gpu, prepare(operation.lower(request, d), gpu.arch))
     (x_low, x_high), (y_low, y_high) = _sharing(a, out), _sharing(b, out)
     known = PreparedCall(

@@ -181,6 +181,11 @@ class GPU:
             raise no_gpu("GPU", f"device {index}, but {reason}")
         return _get(index)
 
+    @property
+    def driver_version(self) -> str:
+        """CUDA's version as the driver has it, for instance ``13000``."""
+        return str(self.call("cuDriverGetVersion"))
+
     def empty(self, nbytes: int) -> Allocation:
         """Return plain device memory with arbitrary contents, never managed (unified) memory."""
         return Allocation(self, nbytes)
