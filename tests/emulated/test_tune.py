@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import matmill
 from matmill import plan as plans
 from matmill import tuning
 from matmill.choose import choose, forget
+from matmill.cli import main
 from matmill.dispatch import measured, plan_cache
 from matmill.errors import ArgumentError, CompileError
 from matmill.runtime.clock import Competitor, StreamHandle, Timing
+from matmill.runtime.gpu import GPU, no_gpu
 from support.compiled import in_ptx_alone
 from support.fake_gpu import FakeGPU
 
@@ -120,3 +123,21 @@ def test_empty_products_are_refused(clock: Any) -> None:
     clock([])
     with pytest.raises(ArgumentError, match="a product of 0 stages"):
         matmill.tune(A[:0], B)
+
+
+def test_the_command_prints_the_table_or_json(clock: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    clock([35e-6, 31.2e-6])
+    assert main(["tune", "64", "48", "32", "--candidates", "2", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["winner"], record["kept"], len(record["rows"])) == (1, True, 2)
+    assert main(["tune", "64", "48", "32", "--candidates", "2"]) == 0
+    assert "the model's first took 35.0 us" in capsys.readouterr().out
+
+
+def test_the_command_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def without(_index: int = 0) -> Any:
+        raise no_gpu("GPU", "device 0, but there is none")
+
+    monkeypatch.setattr(GPU, "get", staticmethod(without))
+    assert main(["tune", "64", "48", "32"]) == 3
+    assert "a usable NVIDIA GPU" in capsys.readouterr().err

@@ -26,7 +26,20 @@ from matmill.errors import (
 OK, FAILED, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
 
 #: Subcommands, each in the module of its name, in the order that ``--help`` lists them.
-COMMANDS = ("matmul", "inner", "ladder", "why", "model", "roofline", "layout", "emulate", "probe", "doctor", "cache")
+COMMANDS = (
+    "matmul",
+    "inner",
+    "ladder",
+    "why",
+    "tune",
+    "model",
+    "roofline",
+    "layout",
+    "emulate",
+    "probe",
+    "doctor",
+    "cache",
+)
 
 _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((ArgumentError, UnknownNameError, ShapeError, DTypeError), USAGE),
