@@ -5,8 +5,9 @@
     PYTHONPATH=src python benchmarks/programs.py --small --device cpu   # the script itself, without a GPU
 
 Two copies of a program start from the same weights. Their losses over 20 steps are compared. Then runs of whole steps
-(forward, backward, optimizer) and of forward and backward alone are interleaved: six steps each, without waiting for
-the GPU in between, as a program trains; medians count. A CUDA graph of forward and backward says what the GPU alone
+(forward, backward, optimizer) and of forward and backward alone are interleaved in random order: four steps each,
+without waiting for the GPU in between, as a program trains; medians count. torch alone is timed twice: the difference
+is the noise of the host. A CUDA graph of forward and backward says what the GPU alone
 takes, without the host. Exits with 1 where losses differ by more than the type's rounding.
 """
 
@@ -29,7 +30,7 @@ from lab.records import by_line
 from matmill.bench.environment import describe
 from matmill.runtime.gpu import GPU
 
-_LOSSES, _IN_A_ROW, _ROUNDS = 20, 6, 9
+_LOSSES, _IN_A_ROW, _ROUNDS = 20, 4, 15
 #: Steps until whole steps have been compared: three arms of five steps in three rounds, and what comes before.
 _WARM = 60
 #: Relative differences of losses that rounding explains: products are summed in other orders, and every step carries on
@@ -87,7 +88,7 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
         saved = report.saved_seconds - before
     off = nullcontext()
     ways: dict[str, _Ways] = {
-        "step": {"torch": (alone.step, off), "matmill": (enabled.step, enabled_once)},
+        "step": {"torch": (alone.step, off), "matmill": (enabled.step, enabled_once), "torch again": (alone.step, off)},
         "gradients": {"torch": (alone.gradients, off), "matmill": (enabled.gradients, enabled_once)},
     }
     if options.compile:
@@ -106,6 +107,7 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
         "dtype": PROGRAMS[name].dtype,
         "seconds": times,
         "ratio": whole["torch"] / whole["matmill"],
+        "noise": whole["torch again"] / whole["torch"] - 1,
         "products_saved": saved,
         "share_of_saved": gained / saved if saved > 0 else None,
         "loss_difference": difference,
@@ -155,8 +157,11 @@ def _graph(copy: _Copy, context: AbstractContextManager[Any]) -> Callable[[], An
 def _interleaved(calls: _Ways, device: str, rounds: int) -> dict[str, float]:
     """Return the median seconds of each call in runs of several."""
     samples: dict[str, list[float]] = {way: [] for way in calls}
+    order = list(calls)
     for done in range(rounds + 1):
-        for way, (call, context) in calls.items():
+        random.shuffle(order)
+        for way in order:
+            call, context = calls[way]
             with context:
                 seconds = _run(call, device)
             samples[way] += [seconds] if done else []  # the first round warms up
@@ -186,7 +191,7 @@ def _line(row: Mapping[str, Any]) -> str:
     )
     share = "" if row["share_of_saved"] is None else f", {row['share_of_saved']:.0%} of what its products save"
     wrong = "" if row["losses_agree"] else f"  LOSSES DIFFER by {row['loss_difference']:.2g}"
-    return f"{row['name']:13} {row['ratio']:5.2f}x{share}; ms: {times}{wrong}"
+    return f"{row['name']:13} {row['ratio']:5.2f}x, noise {row['noise']:+.0%}{share}; ms: {times}{wrong}"
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ def programs(record: Row) -> str:
             "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
             "matmill, ms": lambda row: _ms(row["seconds"]["step"]["matmill"]),
             "times as fast": lambda row: f"{row['ratio']:.2f}",
+            "torch twice": lambda row: f"{1 + row['noise']:.2f}",
             "as a CUDA graph": _as_graph,
         },
         rows,

@@ -83,12 +83,16 @@ def problem_text(problem: Any) -> str:
     return ", ".join((str(problem), *parts))
 
 
-def prefer(problem: Gemm | Geam, arch: Arch, preference: Preference) -> None:
-    """Let ``choose`` return a measured configuration for exactly this problem on ``arch``.
+def prefer(problem: Gemm | Geam, arch: Arch, preference: Preference | None) -> None:
+    """Let ``choose`` return a measured configuration for exactly this problem on ``arch``, or with None the model's.
 
     Plans that were prepared before keep theirs: see :func:`matmill.dispatch.plan_cache.forget_plans`.
     """
-    prefer_all(arch, {problem_text(problem): preference})
+    if preference is None:
+        _preferences.get(arch, {}).pop(problem_text(problem), None)
+        _forget_choices()
+    else:
+        prefer_all(arch, {problem_text(problem): preference})
 
 
 def prefer_all(arch: Arch, preferences: Mapping[str, Preference]) -> None:

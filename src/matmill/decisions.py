@@ -68,20 +68,31 @@ class Decisions:
         """Return the row of ``key``, or None."""
         return self._rows.get(key)
 
-    def put(self, key: str, row: Row) -> Row:
-        """Keep the row of ``key`` and return the row that stands: another process may have written one before."""
+    def put(self, key: str, row: Row, *, anew: bool = False) -> Row:
+        """Keep the row of ``key`` and return the row that stands: another process may have written one before.
+
+        ``anew`` replaces a row that is there.
+        """
         with self._lock:
-            if key in self._rows:
+            if key in self._rows and not anew:
                 return self._rows[key]
-            if self.path is None:
+            if self.path is not None:
+                with suppress(OSError), _locked(self.path):
+                    self._rows = self._rows | _read(self.path)
+                    if anew or key not in self._rows:
+                        self._rows[key] = row
+                        _write(self.path, self._rows)
+            if anew:
                 self._rows[key] = row
-                return row
-            with suppress(OSError), _locked(self.path):
-                self._rows = _read(self.path) | self._rows
-                if key not in self._rows:
-                    self._rows[key] = row
-                    _write(self.path, self._rows)
             return self._rows.setdefault(key, row)
+
+    def clear(self) -> int:
+        """Forget all rows, on disk too, and return their number. Raises :class:`OSError` if the file stays."""
+        with self._lock:
+            count, self._rows = len(self._rows), {}
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
+            return count
 
     def save(self, path: Path) -> None:
         """Write all rows to ``path``. Raises :class:`OSError` if it cannot be written."""

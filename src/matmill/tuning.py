@@ -114,8 +114,8 @@ def tune(
     out, but for the model's first. The call waits for the GPU.
 
     A configuration that takes 3% less time than the model's first is preferred for exactly this product (extents,
-    strides, types, alignment) on this GPU, in this process and, through a file in the cache folder, in later ones. A
-    product that was tuned before keeps its first winner.
+    strides, types, alignment) on this GPU, in this process and, through a file in the cache folder, in later ones. The
+    last time that a product was tuned counts.
 
     Raises what :func:`matmill.matmul` raises, :class:`~matmill.errors.NoGPUError` without a GPU, and
     :class:`~matmill.errors.ArgumentError` for a product of several stages (batches that are split) or without elements.
@@ -219,12 +219,12 @@ def _tuned(gpu: GPU, request: Request, stage: SubProblem[Gemm], address: int, ch
     )
     best = min(seconds, key=seconds.__getitem__)
     first = seconds.get(0, math.inf)
-    if seconds[best] > _BETTER * first:
-        return Tuned(stage.problem, rows, 0, kept=False)
+    kept = seconds[best] <= _BETTER * first
     kernel = choices[best].kernel
-    keep(gpu, stage.problem, Preference(kernel.entry, str(kernel.config), seconds[best], first))
+    preference = Preference(kernel.entry, str(kernel.config), seconds[best], first)
+    keep(gpu, stage.problem, preference if kept else None)
     forget_plans()
-    return Tuned(stage.problem, rows, best, kept=True)
+    return Tuned(stage.problem, rows, best if kept else 0, kept)
 
 
 def _competitor(plan: Plan, request: Request, address: int, workspace: int) -> Competitor:

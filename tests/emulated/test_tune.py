@@ -94,6 +94,21 @@ def test_a_tie_stays_with_the_model(clock: Any, device: FakeGPU, tmp_path: Path)
     assert not (tmp_path / "rows.json").exists()
 
 
+def test_the_last_time_counts(clock: Any, device: FakeGPU, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seconds, winner in (([35e-6, 31e-6], 1), ([31e-6, 32e-6], 0), ([31e-6, 20e-6], 1)):
+        clock(seconds)
+        tuned = matmill.tune(A, B, candidates=2)
+        assert tuned.winner == winner
+        measured_one = "measured on this GPU" in choose(tuned.problem, device.arch).reasons[0]
+        assert measured_one is bool(winner)
+    assert main(["tune", "--show"]) == 0
+    assert f"1 kept in {tmp_path}" in capsys.readouterr().out
+    assert main(["tune", "--clear"]) == 0
+    assert capsys.readouterr().out == "1 forgotten.\n"
+    assert main(["tune", "--show"]) == 0
+    assert capsys.readouterr().out.startswith("0 kept in ")
+
+
 def test_a_configuration_that_does_not_compile_is_skipped(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
 
@@ -130,7 +145,9 @@ def test_the_command_prints_the_table_or_json(clock: Any, capsys: pytest.Capture
     assert main(["tune", "64", "48", "32", "--candidates", "2", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["winner"], record["kept"], len(record["rows"])) == (1, True, 2)
-    assert main(["tune", "64", "48", "32", "--candidates", "2"]) == 0
+    assert main(["tune", "64", "48"]) == 2
+    assert "M N K: got 2 sizes" in capsys.readouterr().err
+    assert main(["tune", "64", "48", "32", "--candidates", "2", "--layout", "tn"]) == 0
     assert "the model's first took 35.0 us" in capsys.readouterr().out
 
 

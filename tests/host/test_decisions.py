@@ -30,6 +30,16 @@ def test_a_row_that_another_process_wrote_meanwhile_is_adopted(tmp_path: Path) -
     assert dict(Decisions(path).items()) == {"mm": {"winner": "matmill"}, "bmm": {"winner": "torch"}}
 
 
+def test_a_row_is_replaced_where_that_is_asked_for_and_all_are_cleared(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    decisions = Decisions(path)
+    decisions.put("mm", {"winner": "torch"})
+    assert decisions.put("mm", {"winner": "matmill"}, anew=True) == {"winner": "matmill"}
+    assert Decisions(path).get("mm") == decisions.get("mm") == {"winner": "matmill"}
+    assert (decisions.clear(), len(decisions), path.exists()) == (1, 0, False)
+    assert decisions.clear() == 0
+
+
 def _decide(path: Path, rank: int) -> dict[str, object]:
     decisions = Decisions(path)
     return {str(key): decisions.put(f"key {key}", {"rank": rank}) for key in range(20)}

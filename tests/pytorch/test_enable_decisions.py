@@ -130,6 +130,16 @@ def test_workspace_beyond_the_limit_is_not_tried(decided: Any) -> None:
     assert decided.ours == [SHAPES]
 
 
+def test_configurations_are_tuned_where_that_is_asked_for(decided: Any) -> None:
+    with mt.enable(candidates=3):
+        _mm()
+        _mm()
+    assert decided.tuned == [(*SHAPES, 3)]
+    with mt.enable(candidates=3, benchmark=False):
+        torch.mm(B, torch.ones(4, 2))
+    assert len(decided.tuned) == 1
+
+
 def test_excluded_modules(decided: Any) -> None:
     source = "import torch\ndef call(a, b):\n    return torch.mm(a, b)\n"
     for name, ours in (("bits", 0), ("bits.inside", 0), ("bitsandmore", 1)):

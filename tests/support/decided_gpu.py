@@ -26,6 +26,7 @@ class DecidedGPU:
         self.ours: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.captures = False
+        self.tuned: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
         self.workspace = 0
         self.now = 0.0
         self.seconds_each = 1e-3
@@ -86,6 +87,10 @@ class DecidedGPU:
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
         return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem)
+
+    def tune(self, a: Any, b: Any, _addend: Any, count: int) -> None:
+        """Remember what is tuned."""
+        self.tuned.append((tuple(a.shape), tuple(b.shape), count))
 
     def seconds(self, calls: list[Callable[[], Any]], _x: Any, nbytes: int) -> list[float]:
         """Return times by which matmill wins or loses, after one run of each."""

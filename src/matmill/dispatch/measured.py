@@ -27,15 +27,15 @@ def decisions(gpu: GPU) -> Decisions:
     return rows
 
 
-def keep(gpu: GPU, problem: Gemm, preference: Preference) -> Preference:
-    """Write a preference and let ``choose`` follow it; return the one that stands, which may be an earlier one.
+def keep(gpu: GPU, problem: Gemm, preference: Preference | None) -> None:
+    """Write a preference in place of an earlier one and let ``choose`` follow it; None is the model's first choice.
 
     Plans prepared before are the caller's to drop: see :func:`matmill.dispatch.plan_cache.forget_plans`.
     """
-    row = decisions(gpu).put(problem_text(problem), asdict(preference))
-    standing = _preference(row) or preference
-    prefer(problem, gpu.arch, standing)
-    return standing
+    key = problem_text(problem)
+    if preference is not None or decisions(gpu).get(key) is not None:
+        decisions(gpu).put(key, {} if preference is None else asdict(preference), anew=True)
+    prefer(problem, gpu.arch, preference)
 
 
 def _preference(row: Row) -> Preference | None:

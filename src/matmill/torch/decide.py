@@ -62,6 +62,9 @@ class Device(Clock, Protocol):
     def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
         """Return matmill's kernel."""
 
+    def tune(self, a: Any, b: Any, addend: Any, count: int) -> None:
+        """Time some of matmill's configurations, so that the fastest is prepared."""
+
     def seconds(self, calls: list[Callable[[], Any]], x: Any, nbytes: int) -> list[float]:
         """Return the seconds of each call."""
 
@@ -160,11 +163,13 @@ class Decision:
 class Options:
     """How products are decided.
 
-    With ``benchmark`` they are timed at their first meeting, else predicted. Kernels with more bytes of workspace than
+    With ``benchmark`` they are timed at their first meeting, else predicted; from 2 ``candidates`` on that many of
+    matmill's configurations are timed before. Kernels with more bytes of workspace than
     ``workspace_limit`` are not tried. ``table`` are fixed decisions in place of those kept on disk.
     """
 
     benchmark: bool = True
+    candidates: int = 1
     workspace_limit: int = 64 << 20
     exclude: tuple[str, ...] = ()
     table: Decisions | None = None
@@ -262,6 +267,9 @@ class Decider:
         a, b, addend = product.a, product.b, product.addend
         if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
             return _predicted(name, kernel, self.device.arch(a))
+        if self.options.candidates > 1:
+            self.device.tune(product.left, product.right, addend, self.options.candidates)
+            kernel = self.device.prepare(product.left, product.right, addend)
         calls = [lambda: kernel.run(a, b, addend), product.compute]
         ours, theirs = self.device.seconds(calls, a, product.nbytes())
         winner = "matmill" if ours <= (1 - LEAST_GAIN) * theirs else "torch"

@@ -16,6 +16,7 @@ from matmill.dispatch.fast_path import torch as fast_torch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 from matmill.torch.states import tf32
+from matmill.tuning import tune
 
 #: Computes a product of tensors whose layouts are those that it was prepared for: (a, b, addend) to the result, or None
 #: where these tensors need another kernel.
@@ -56,10 +57,8 @@ class CudaGPU:
     @staticmethod
     def identity(x: Any) -> tuple[str, dict[str, str]]:
         """Return the name of a tensor's GPU, and the versions that decide between kernels."""
-        name = torch.cuda.get_device_name(x.device)
-        version = int(GPU.get(x.get_device()).call("cuDriverGetVersion"))  # 1000 times the major one, 10 the minor one
-        driver = f"{version // 1000}.{version % 1000 // 10}"
-        return name, {"driver": driver, "torch": torch.__version__, "matmill": matmill.__version__}
+        versions = {"driver": GPU.get(x.get_device()).driver_version, "torch": torch.__version__}
+        return torch.cuda.get_device_name(x.device), {**versions, "matmill": matmill.__version__}
 
     @staticmethod
     def arch(x: Any) -> Arch:
@@ -87,25 +86,24 @@ class CudaGPU:
     @staticmethod
     def prepare(a: Any, b: Any, addend: Any) -> Prepared:
         """Return the kernel for ``a @ b + addend``, a bias or a C. Raises the errors of :func:`matmill.matmul`."""
-        biased = addend is not None and (addend.dim() == 1 or (addend.dim() == 2 and addend.shape[0] == 1))
-        precision = "tf32" if a.dtype is torch.float32 and tf32() else None
-        call = ops.prepare_matmul(
-            a,
-            b,
-            c=None if biased else addend,
-            bias=addend if biased else None,
-            precision=precision,
-        )
+        options = _options(a, addend)
+        call = ops.prepare_matmul(a, b, **options)
         if not fast_torch.classes:
             fast_torch.enable()
         ready = call.plan.ready
         return Prepared(
-            Launcher(call, a.get_device(), biased=biased, added=addend is not None and not biased),
+            Launcher(call, a.get_device(), biased=options["bias"] is not None, added=options["c"] is not None),
             call.workspace,
             sum(stage.choice.predicted_seconds * len(stage.stage.offsets) for stage in ready),
             ", ".join(dict.fromkeys(stage.choice.kernel.entry for stage in ready)),
             ready[0].problem if len(ready) == 1 and isinstance(ready[0].problem, Gemm) else None,
         )
+
+    @staticmethod
+    def tune(a: Any, b: Any, addend: Any, count: int) -> None:
+        """Time that many of matmill's configurations for ``a @ b + addend``, the fastest of which is then its own."""
+        options = _options(a, addend)
+        tune(a, b, **options, beta=None if options["c"] is None else 1.0, candidates=count)
 
     @staticmethod
     def seconds(calls: Sequence[Callable[[], Any]], x: Any, nbytes: int) -> list[float]:
@@ -124,6 +122,13 @@ class CudaGPU:
             if nbytes <= cache // 2:
                 times.append(_medians(calls, None))
         return [statistics.fmean(each) for each in zip(*times, strict=True)]
+
+
+def _options(a: Any, addend: Any) -> dict[str, Any]:
+    """Return an addend, a bias or a C, and the precision that torch allows, as keywords of a product."""
+    biased = addend is not None and (addend.dim() == 1 or (addend.dim() == 2 and addend.shape[0] == 1))
+    precision = "tf32" if a.dtype is torch.float32 and tf32() else None
+    return {"c": None if biased else addend, "bias": addend if biased else None, "precision": precision}
 
 
 def _medians(calls: Sequence[Callable[[], Any]], flush: Callable[[], Any] | None) -> list[float]:

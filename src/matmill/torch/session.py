@@ -325,7 +325,9 @@ class Enabled:
         _REPLACEMENTS.leave(self._session)
 
 
-def enable(*, benchmark: bool = True, workspace_limit: int = 64 << 20, exclude: Iterable[str] = ()) -> Enabled:
+def enable(
+    *, benchmark: bool = True, candidates: int = 1, workspace_limit: int = 64 << 20, exclude: Iterable[str] = ()
+) -> Enabled:
     """Let matmill answer torch's matrix products on GPUs where its kernel is faster; everything else stays torch's.
 
     ``torch.mm``, ``bmm``, ``matmul``, ``addmm``, ``baddbmm``, the tensors' methods of these names, ``@`` and
@@ -338,9 +340,10 @@ def enable(*, benchmark: bool = True, workspace_limit: int = 64 << 20, exclude: 
     is kept on disk for the GPU and the versions of its driver, of torch and of matmill. With ``benchmark=False``, and
     under ``torch.use_deterministic_algorithms``, nothing is timed: the cost models decide.
 
-    Kernels that need more than ``workspace_limit`` bytes of workspace are not tried. ``exclude`` are names of Python
-    modules, such as ``"bitsandbytes"``: products that are called from within them, or from their submodules, stay
-    torch's.
+    From 2 ``candidates`` on, that many of matmill's own configurations are timed too, as :func:`matmill.tune` does: the
+    first step then takes longer. Kernels that need more than ``workspace_limit`` bytes of workspace are not tried.
+    ``exclude`` are names of Python modules, such as ``"bitsandbytes"``: products that are called from within them, or
+    from their submodules, stay torch's.
 
     >>> import torch
     >>> layer = torch.nn.Linear(3, 2)
@@ -348,7 +351,7 @@ def enable(*, benchmark: bool = True, workspace_limit: int = 64 << 20, exclude: 
     ...     layer(torch.ones(1, 3)).shape  # on the CPU: torch's own
     torch.Size([1, 2])
     """
-    options = Options(benchmark, workspace_limit, tuple(exclude), _REPLACEMENTS.table)
+    options = Options(benchmark, candidates, workspace_limit, tuple(exclude), _REPLACEMENTS.table)
     measured = benchmark and options.table is None and not torch.are_deterministic_algorithms_enabled()
     session = Session(Decider(_DEVICE, options), trial=StepTrial(_DEVICE) if measured else None)
     _REPLACEMENTS.enter(session)
