@@ -14,6 +14,7 @@ takes, without the host. Exits with 1 where losses differ by more than the type'
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
