@@ -276,14 +276,44 @@ def test_a_graph_has_what_costs_the_host_too_much(decided: Any) -> None:
             layer(x).sum().backward()
         assert len(decided.ours) == 6
         session.latest().trial.least_gain = inf  # as if the shortest steps were those without
+        session.latest().apply()
         layer(x).sum().backward()
         assert len(decided.ours) == 6
-        decided.captures = True
+        session._REPLACEMENTS.capture(begins=True)
         layer(x).sum().backward()
         assert len(decided.ours) == 9
+        session._REPLACEMENTS.capture(begins=False)
+        layer(x).sum().backward()
+        assert len(decided.ours) == 9
+        session.latest().trial.least_gain = 0.0
+        session.latest().apply()
     with handle:  # on again, with what it decided
         layer(x).sum().backward()
     assert len(decided.ours) == 12
+
+
+@pytest.mark.usefixtures("decided")
+def test_captures_are_watched_while_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.cuda.CUDAGraph
+    seen: list[Any] = []
+
+    def begin(_graph: Any, *pool: Any) -> None:
+        seen.append((pool, session.latest().capturing))
+        if pool:
+            raise RuntimeError("no graph")
+
+    monkeypatch.setattr(graph, "capture_begin", begin)
+    monkeypatch.setattr(graph, "capture_end", lambda _graph: seen.append(session.latest().capturing))
+    one = object.__new__(graph)
+    with mt.enable(), mt.enable():
+        graph.capture_begin(one)
+        graph.capture_end(one)
+        assert not session.latest().capturing
+        with pytest.raises(RuntimeError, match="no graph"):
+            graph.capture_begin(one, "pool")
+        assert not session.latest().capturing
+    assert seen == [((), True), True, (("pool",), True)]
+    assert graph.capture_begin is begin
 
 
 def test_a_program_without_new_products_has_torch_s_own_functions_back(decided: Any) -> None:

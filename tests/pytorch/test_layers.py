@@ -68,7 +68,7 @@ def test_gradients_on_a_gpu_are_decided_but_those_of_gradients(decided: Any, mon
 
         device = torch.device("cuda", 0)
 
-    monkeypatch.setattr(gradients, "_decider", lambda: decider)
+    monkeypatch.setattr(gradients, "decider", lambda: decider)
     monkeypatch.setattr(gradients, "PLAIN", frozenset({OnGPU}))
     x, y = (torch.ones(shape).as_subclass(OnGPU) for shape in ((2, 3), (3, 4)))
     monkeypatch.setattr(decider, "answer", lambda one: ("decided", one.layout[2:]))
@@ -76,6 +76,33 @@ def test_gradients_on_a_gpu_are_decided_but_those_of_gradients(decided: Any, mon
         assert product(x, y)[0] == "decided"
     with torch.enable_grad():
         assert torch.equal(product(x, y), torch.full((2, 4), 3.0))
+
+
+@pytest.mark.parametrize("wins", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_on_a_gpu_goes_straight(
+    decided: Any, monkeypatch: pytest.MonkeyPatch, *, bias: bool, wins: bool
+) -> None:
+    """The layer is matmill's whatever the times, its gradients are the winner's; CPU tensors stand in for a GPU's."""
+    functions, decide = (import_module(f"matmill.torch.{name}") for name in ("functions", "decide"))
+    decided.wins = lambda *_shapes: wins
+    decider = decide.Decider(decided, decide.Options())
+    monkeypatch.setattr(gradients, "decider", lambda: decider)
+    monkeypatch.setattr(functions, "_layer", lambda x, y: x.is_contiguous() and y.is_contiguous())
+    monkeypatch.setattr(functions, "_LAYERS", {})
+    operands = [_tensor(4, 6, 7), _tensor(5, 7, seed=1), *([_tensor(5, seed=2)] if bias else [])]
+    for recorded in (True, False, True):
+        for x in operands:
+            x.requires_grad_(recorded)
+        decided.ours.clear()
+        result, expected = mt.linear(*operands), F.linear(*operands)
+        assert torch.allclose(result, expected)
+        if recorded:
+            pairs = zip(*(torch.autograd.grad(one.square().sum(), operands) for one in (result, expected)), strict=True)
+            assert all(torch.allclose(*pair) for pair in pairs)
+        assert len(decided.ours) == 1 + 2 * (recorded and wins)
+    assert torch.allclose(mt.linear(operands[0].mT.contiguous().mT, *operands[1:]), F.linear(*operands))
+    assert len(functions._LAYERS) == 2
 
 
 # -- autocast ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class OnGPU:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> OnGPU:
     """Provide a stand-in for a plain tensor on a GPU."""
-    monkeypatch.setattr(functions, "_PLAIN", {OnGPU})
+    monkeypatch.setattr(functions, "PLAIN", {OnGPU})
     return OnGPU()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
@@ -25,15 +24,9 @@ from matmill.torch.autocast import autocast, cast
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.host import sums_type
 from matmill.torch.schemas import OUT
-from matmill.torch.states import differentiated
+from matmill.torch.sites import Function, Recorded, Site, own
+from matmill.torch.states import PLAIN, differentiated, observed
 
-# The state of torch that decides between kernel and dispatcher; querying it takes 0.2 µs. torch has no public names for
-# it.
-_C = torch._C  # noqa: SLF001 — see above
-_transforming = _C._are_functorch_transforms_active  # noqa: SLF001 — see above
-_dispatch_modes = _C._len_torch_dispatch_stack  # noqa: SLF001 — see above
-_function_modes = _C._len_torch_function_stack  # noqa: SLF001 — see above
-_tracing = _C._is_tracing  # noqa: SLF001 — see above
 _grad_enabled = torch.is_grad_enabled
 _autocast = torch.is_autocast_enabled  # of a GPU
 
@@ -41,9 +34,6 @@ _TRANSPOSE_ADD_OUT, _TRANSPOSE_OUT = OUT["transpose_add"], OUT["transpose"]
 _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
 
 _DTYPES = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
-
-#: Classes of tensors without behaviour of their own.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
@@ -168,7 +158,7 @@ def gram(
             [14., 20.]])
     """
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
-    if alone and (autocast(x) or is_compiling() or type(x) not in _PLAIN or differentiated(x)):
+    if alone and (autocast(x) or is_compiling() or type(x) not in PLAIN or differentiated(x)):
         return matmul(x.mT, x, out_dtype=out_dtype)
     return groups.gram(x, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
 
@@ -250,7 +240,38 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
                 wanted=f"input's {str(input.dtype).removeprefix('torch.')}",
                 fix=f"Pass {argument}.to(input.dtype).",
             )
+    plain = activation is None and input.dim() > 1 and not is_compiling() and not autocast(input)
+    if plain and _layer(input, weight) and (bias is None or _layer(bias, bias)):
+        return _direct(input, weight, bias)
     return matmul(input, weight.mT, bias=bias, activation=activation)
+
+
+#: The layers that were met, by all that their kernels depend on but the packed layout.
+_LAYERS: dict[tuple[object, ...], Site] = {}
+_MOST_LAYERS = 1024
+_LINEAR = Function(torch.nn.functional, "linear", torch.nn.functional.linear, (0, 2), transposed=True)
+
+
+def _layer(x: Any, y: Any) -> bool:
+    """Tell whether both tensors are plain packed ones on a GPU, which nothing but autograd observes."""
+    plain = type(x) in PLAIN and type(y) in PLAIN and x.is_cuda and y.is_cuda
+    return plain and x.is_contiguous() and y.is_contiguous() and not observed()
+
+
+def _direct(input: Any, weight: Any, bias: Any) -> Any:  # noqa: A002 — torch's name
+    """Return a layer's result without torch's dispatcher, recorded where a gradient is wanted."""
+    key = (input.shape, weight.shape, bias is None, weight.dtype, input.get_device(), input.requires_grad)
+    site = _LAYERS.get((*key, _grad_enabled()))
+    if site is None:
+        site = own(gradients.decider(), _LINEAR, (input, weight, bias))
+        if len(_LAYERS) >= _MOST_LAYERS:
+            _LAYERS.clear()
+        _LAYERS[*key, _grad_enabled()] = site
+    if not site.fits(input, weight, bias):
+        return matmul(input, weight.mT, bias=bias)
+    if _grad_enabled() and (input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
+        return Recorded.apply(input, weight, bias, site)
+    return site.product(input, weight, bias)
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
@@ -354,14 +375,10 @@ def _routed(*tensors: Any) -> Any:
 def _plain(x: Any, y: Any) -> bool:
     """Tell whether the tensors are on a GPU and have only values: no derivatives, tracers or transforms."""
     return (
-        type(x) in _PLAIN
+        type(x) in PLAIN
         and x.is_cuda
-        and type(y) in _PLAIN
+        and type(y) in PLAIN
         and not (_grad_enabled() and (x.requires_grad or y.requires_grad))
-        and not _transforming()
-        and not _dispatch_modes()
-        and not _function_modes()
-        and not _tracing()
         and not _autocast()
-        and forward_ad._current_level < 0  # noqa: SLF001 — see above
+        and not observed()
     )

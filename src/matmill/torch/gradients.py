@@ -327,7 +327,7 @@ def _in_front(x: Any, batch: int | None) -> Any:
 
 
 @cache
-def _decider() -> Decider:
+def decider() -> Decider:
     """Return the decisions on the products of gradients, which all operators share."""
     return Decider(CudaGPU(), Options())
 
@@ -336,5 +336,5 @@ def _product(x: Any, y: Any) -> Any:
     """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch."""
     decided = x.device.type == "cuda" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     if decided and type(x) in PLAIN and type(y) in PLAIN and not observed():
-        return _decider().answer(Product(x, y, None, (False, False), by_torch))
+        return decider().answer(Product(x, y, None, (False, False), by_torch))
     return torch.matmul(x, y)

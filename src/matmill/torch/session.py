@@ -27,7 +27,7 @@ from matmill.decisions import Decisions
 from matmill.torch.autocast import cast
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
-from matmill.torch.sites import Function, Operands, Recorded, Site, meet
+from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Recorded, Site, meet
 from matmill.torch.states import PLAIN, observed
 from matmill.torch.steps import ARMS, StepTrial
 
@@ -77,8 +77,23 @@ class Session:
     on: bool = True
     steps: int = 0
     resting: bool = False
+    capturing: bool = False
     _settled: int = 0
     _known: int = -1
+
+    @property
+    def least_gain(self) -> float:
+        """The seconds that a product with gradients must save: less in a graph, where it costs the host nothing."""
+        if self.capturing:
+            return LEAST_SECONDS
+        return ARMS[0] if self.trial is None else self.trial.least_gain
+
+    def apply(self) -> None:
+        """Leave products with gradients that save too little to torch."""
+        least = self.least_gain
+        for site in self._all():
+            if site.recorded:
+                site.left = site.gain < least
 
     def step(self) -> bool:
         """Count a step of an optimizer, which ends a program's step; tell whether the session went to rest or woke."""
@@ -91,15 +106,19 @@ class Session:
             self._settled = _REST - _LOOKED
             return not self.resting
         trial = self.trial
-        if trial is not None and not trial.over and any(site.recorded and not site.left for site in self._all()):
+        if trial is not None and not trial.over and any(site.recorded and site.gain >= ARMS[0] for site in self._all()):
+            before = trial.least_gain
             trial.step(known)
+            if trial.least_gain != before:
+                self.apply()
             return False
         self.resting = self._settled >= _REST
         return self.resting
 
     def wants(self, name: str) -> bool:
         """Tell whether the function of that name is to be replaced."""
-        return not self.resting or any(not site.left for site in self.sites[name].values())
+        looking = self.capturing or not self.resting
+        return looking or any(not site.left for site in self.sites[name].values())
 
     def _all(self) -> Iterator[Site]:
         return (site for sites in self.sites.values() for site in sites.values())
@@ -126,6 +145,7 @@ class Session:
         except Exception:  # noqa: BLE001 — torch has its own words for what is wrong with the call
             site = Site.of_torch(self.decider, function, operands)
         if site is not None:
+            site.left = site.gain < (self.least_gain if site.recorded else LEAST_SECONDS)
             sites = self.sites[function.name]
             if len(sites) >= _MOST_SITES:
                 sites.clear()
@@ -145,7 +165,7 @@ class Session:
         recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
         )
-        if site.left or not site.fits(a, b, addend) or (recorded and self._idle(site)):
+        if site.left or not site.fits(a, b, addend):
             site.calls += 1
             return function.by_torch(*operands)
         return Recorded.apply(a, b, addend, site) if recorded else site.product(a, b, addend)
@@ -156,11 +176,6 @@ class Session:
         if not plain or not self.on or not self.decider.device.serves(a) or observed():
             return False
         return not (self.decider.options.exclude and self._excludes())
-
-    def _idle(self, site: Site) -> bool:
-        """Tell whether a site with gradients saves too little for what it costs the host; a graph costs it nothing."""
-        least = ARMS[0] if self.trial is None else self.trial.least_gain
-        return site.gain < least and not self.decider.device.capturing()
 
     def _excludes(self) -> bool:
         """Tell whether a function of an excluded module is among the callers."""
@@ -230,6 +245,7 @@ class _Replacements:
         self._functions: tuple[tuple[Function, bool], ...] = ()
         self._ours: dict[tuple[Any, str], Any] = {}
         self._steps: Any = None
+        self._graphs: Any = None
         #: Decisions of a file, for sessions to come.
         self.table: Decisions | None = None
         #: The session that was switched on last, on or off.
@@ -243,6 +259,7 @@ class _Replacements:
             if not self._sessions:
                 self._functions = tuple((function, function.inherited) for function in _functions())
                 self._steps = register_optimizer_step_post_hook(self._step)
+                self._graphs = _watch_captures(self.capture)
             self._sessions.append(session)
             self.latest, session.on = session, True
             self._install()
@@ -259,6 +276,15 @@ class _Replacements:
             self._install()
             if not self._sessions:
                 self._steps.remove()
+                self._graphs()
+
+    def capture(self, *, begins: bool) -> None:
+        """Answer in a graph whatever matmill wins: what a product costs the host does not count there."""
+        with self._lock:
+            for session in self._sessions:
+                session.capturing = begins
+                session.apply()
+            self._install()
 
     def use(self, table: Decisions | None) -> None:
         """Decide by a table from now on, or by measurement again, in sessions that are on too."""
@@ -291,6 +317,33 @@ class _Replacements:
         if self._sessions[-1].step():
             with self._lock:
                 self._install()
+
+
+def _watch_captures(capture: Callable[..., None]) -> Callable[[], None]:
+    """Let ``capture`` know when torch begins to capture a CUDA graph, and when it ends; return what ends the watch."""
+    graph = torch.cuda.CUDAGraph
+    begin, end = graph.capture_begin, graph.capture_end
+
+    def capture_begin(self: Any, *arguments: Any, **options: Any) -> Any:
+        capture(begins=True)
+        try:
+            return begin(self, *arguments, **options)
+        except BaseException:
+            capture(begins=False)
+            raise
+
+    def capture_end(self: Any) -> Any:
+        try:
+            return end(self)
+        finally:
+            capture(begins=False)
+
+    def restore() -> None:
+        if graph.capture_begin is capture_begin:
+            graph.capture_begin, graph.capture_end = begin, end
+
+    graph.capture_begin, graph.capture_end = capture_begin, capture_end
+    return restore
 
 
 def _disguise(ours: Any, function: Function) -> None:

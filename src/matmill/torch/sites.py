@@ -151,24 +151,58 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
     if min(a.dim(), b.dim()) < 2 or any(rank not in {0, own} for rank, own in ranks):
         return Site.of_torch(decider, function, operands)
     product = Product(a, b, addend, (False, function.transposed), function.by_torch)
-    decisions = [decider.decide(product)]
+    forward = decider.decide(product)
+    if forward is None:
+        return None
+    return _with_gradients(decider, function, operands, forward, product.compute)
+
+
+def own(decider: Decider, function: Function, operands: Operands) -> Site:
+    """Return the site of a product that matmill answers whatever the times; those of its gradients are decided.
+
+    Raises the errors of :func:`matmill.matmul`.
+    """
+    a, b, addend = operands
+    product = Product(a, b, addend, (False, function.transposed), function.by_torch)
+    with torch.no_grad():
+        kernel = decider.device.prepare(product.left, product.right, addend)
+    forward = Decision(str(product), kernel.run, None, None, "matmill's own function", kernel.problem)
+    site = _with_gradients(decider, function, operands, forward, product.compute)
+    if site is None:  # another thread is timing: the next call decides
+        site = Site.of_torch(decider, function, operands)
+        site.decisions = (forward, None, None)
+    return site
+
+
+def _with_gradients(
+    decider: Decider, function: Function, operands: Operands, forward: Decision, compute: Callable[[], Any]
+) -> Site | None:
+    """Return the site of a decided product, with decisions on those of its gradients if they are recorded."""
+    a, b, _addend = operands
+    given = [x for x in operands if x is not None]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    to_a = to_b = None
     if recorded:
         with torch.no_grad():
-            grad = product.compute()  # in place of the gradient, which has its layout
-            decisions.append(decider.decide(left_gradient(function, grad, b)) if a.requires_grad else decisions[0])
-            decisions.append(decider.decide(right_gradient(function, grad, a, matrix=b.dim() == 2)))
-    if None in decisions:
-        return None
-    forward, to_a, to_b = (*decisions, None, None)[:3]
-    known = (forward, to_a if a.requires_grad else None, to_b)
-    packed = all(x.is_contiguous() for x in given)
-    site = Site(decider, function, known, False, packed, (a.get_device(), a.dtype), tf32(), recorded)  # noqa: FBT003 — set below
+            grad = compute()  # in place of the gradient, which has its layout
+            to_a = decider.decide(left_gradient(function, grad, b)) if a.requires_grad else None
+            to_b = decider.decide(right_gradient(function, grad, a, matrix=b.dim() == 2))
+        if to_b is None or (to_a is None and a.requires_grad):
+            return None
+    known = (forward, to_a, to_b)
     ours = [decision for decision in known if decision is not None and decision.run is not None]
     measured = all(decision.torch_seconds is not None for decision in ours)
-    site.gain = sum(decision.gain for decision in ours) if measured else inf
-    site.left = site.gain < LEAST_SECONDS
-    return site
+    return Site(
+        decider,
+        function,
+        known,
+        left=not ours,
+        packed=all(x.is_contiguous() for x in given),
+        signature=(a.get_device(), a.dtype),
+        rounded=tf32(),
+        recorded=recorded,
+        gain=sum(decision.gain for decision in ours) if measured else inf,
+    )
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
