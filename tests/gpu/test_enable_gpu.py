@@ -28,7 +28,7 @@ def mt(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def always(mt: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let matmill answer whatever it can, however long it takes."""
     monkeypatch.setattr(import_module("matmill.torch.decide"), "LEAST_GAIN", -inf)
-    monkeypatch.setattr(import_module("matmill.torch.sites"), "LEAST_SECONDS", -inf)
+    monkeypatch.setattr(import_module("matmill.torch.session"), "LEAST_SECONDS", -inf)
     monkeypatch.setattr(import_module("matmill.torch.session"), "ARMS", (-inf,))
     monkeypatch.setattr(import_module("matmill.torch.steps"), "ARMS", (-inf,))
     return mt

@@ -298,6 +298,38 @@ def test_double_backward_hooks_checkpoints_and_tied_weights(decided: Any) -> Non
     assert decided.ours
 
 
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+def test_data_parallel_training(decided: Any, tmp_path: Any, kind: str) -> None:
+    """A group of one rank has all hooks, buckets and shards that larger ones have."""
+    distributed = import_module("torch.distributed")
+
+    def trained() -> list[Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        if kind == "DDP":
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        else:
+            mesh = import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (1,))
+            import_module("torch.distributed.fsdp").fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
+            optimizer.step()
+        full = [x.full_tensor() if hasattr(x, "full_tensor") else x for x in model.parameters()]
+        return [x.detach().clone() for x in full]
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        expected = trained()
+        with mt.enable():
+            result = trained()
+    finally:
+        distributed.destroy_process_group()
+    assert all(torch.allclose(*pair) for pair in zip(result, expected, strict=True))
+    assert len(decided.ours) >= 15  # five products in each of three steps
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", CALLS)
 def test_autocast(decided: Any, name: str, dtype: str) -> None:
