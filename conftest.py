@@ -17,7 +17,8 @@ from matmill.runtime import gpu
 from support import compiled, examples, tiers
 
 # Files that import a library which is optional and not installed.
-collect_ignore = [] if find_spec("torch") else ["src/matmill/torch", "benchmarks/lab/programs.py"]
+_OF_TORCH = ["src/matmill/torch", "benchmarks/lab/programs.py", "benchmarks/lab/program_checks.py"]
+collect_ignore = [] if find_spec("torch") else _OF_TORCH[:]
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
 # Files that import torch.distributed.tensor, which takes seconds, and have no doctests: ranks of tests import them.
 collect_ignore += ["src/matmill/torch/dtensor.py", "benchmarks/lab/ranks.py"]
