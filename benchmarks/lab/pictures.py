@@ -69,11 +69,11 @@ def _sums(records: Sequence[Record], path: Path, source: str) -> None:
 def _programs(records: Sequence[Record], path: Path, source: str) -> None:
     (record,) = records
     rows = sorted(record["programs"], key=lambda row: -row["ratio"])
-    ratios = [(row["title"], "a step", row["ratio"]) for row in rows]
+    ratios = [(row["name"], "a step", row["ratio"]) for row in rows]
     for row in rows:
         graph = row["seconds"].get("graph")
         if graph is not None:
-            ratios.append((row["title"], "as a CUDA graph", graph["torch"] / graph["matmill"]))
+            ratios.append((row["name"], "as a CUDA graph", graph["torch"] / graph["matmill"]))
     draw_ratios(ratios, "torch's time over that with matmill on an H200: right of 1 matmill is faster", path, source)
 
 
