@@ -33,7 +33,7 @@ def programs(record: Row) -> str:
     rows = sorted(record["programs"], key=lambda row: -row["ratio"])
     shown = table(
         {
-            "a step of": lambda row: f"{row['title']}, {row['dtype']}",
+            "a step of": lambda row: f"`{row['name']}`: {row['title']}, {row['dtype']}",
             "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
             "matmill, ms": lambda row: _ms(row["seconds"]["step"]["matmill"]),
             "times as fast": lambda row: f"{row['ratio']:.2f}",
