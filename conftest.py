@@ -18,7 +18,8 @@ from support import compiled, examples, tiers
 
 # Files that import a library which is optional and not installed.
 _OF_TORCH = ["src/matmill/torch", "benchmarks/lab/programs.py", "benchmarks/lab/program_checks.py"]
-collect_ignore = [] if find_spec("torch") else _OF_TORCH[:]
+_OF_TORCH += ["tests/support/decided_gpu.py"]
+collect_ignore = [] if find_spec("torch") else _OF_TORCH
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
 # Files that import torch.distributed.tensor, which takes seconds, and have no doctests: ranks of tests import them.
 collect_ignore += ["src/matmill/torch/dtensor.py", "benchmarks/lab/ranks.py"]
