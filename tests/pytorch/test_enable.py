@@ -130,6 +130,54 @@ def test_any_layout(data: st.DataObject) -> None:
     assert len(gpu.ours) == 2 * (1 + len(known))
 
 
+def test_a_product_in_another_layout_is_another_product(decided: Any) -> None:
+    a, b = (x.detach() for x in _operands(((6, 7), (7, 5))))
+    expected = torch.mm(a, b)
+    with mt.enable():
+        for x, y in ((a, b), (a.mT.contiguous().mT, b), (a, b.repeat_interleave(2, 0)[::2])):
+            for _ in range(2):
+                assert torch.allclose(torch.mm(x, y), expected)
+    assert len(decided.timed) == 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_layers_of_one_shape_with_and_without_bias(decided: Any, *, first: bool, recorded: bool) -> None:
+    layers = [torch.nn.Linear(7, 5, bias=bias).requires_grad_(recorded) for bias in (first, not first)]
+    x = torch.randn(6, 7)
+    expected = [layer(x) for layer in layers]
+    with mt.enable():
+        for _ in range(2):
+            assert all(torch.allclose(layer(x), want) for layer, want in zip(layers, expected, strict=True))
+    assert len(decided.ours) == 4
+
+
+def test_a_negated_addend_after_a_plain_one(decided: Any) -> None:
+    a, b, c = (x.detach() for x in _operands(((6, 7), (7, 5), (6, 5))))
+    negated = torch._neg_view(c)
+    expected = torch.addmm(c, a, b), torch.addmm(negated, a, b)
+    with mt.enable():
+        result = torch.addmm(c, a, b), torch.addmm(negated, a, b)
+    assert all(torch.allclose(*pair) for pair in zip(result, expected, strict=True))
+    assert len(decided.ours) == 1
+
+
+def test_a_frozen_weight_s_gradient_is_not_timed(decided: Any) -> None:
+    layer, x = torch.nn.Linear(7, 5).requires_grad_(requires_grad=False), torch.randn(6, 7, requires_grad=True)
+    with mt.enable():
+        layer(x).sum().backward()
+    assert not any(a == (5, 6) for a, _ in decided.timed)
+
+
+def test_torchscript_forgets_the_functions_that_were_replaced(decided: Any) -> None:
+    builtins = import_module("torch.jit._builtins")
+    before = dict(builtins._get_builtin_table())
+    with mt.enable():
+        assert builtins._get_builtin_table()[id(torch.mm)] == "aten::mm"
+    assert builtins._get_builtin_table() == before
+    assert decided.timed == []
+
+
 def test_a_weight_s_gradient_is_one_product_and_only_what_it_needs_is_kept(decided: Any) -> None:
     x, w = torch.randn(4, 6, 7), torch.randn(5, 7)
     kept: list[tuple[int, ...]] = []

@@ -65,7 +65,7 @@ class DecidedGPU:
         """Return the seconds between two times."""
         return last - first
 
-    def prepare(self, a: Any, b: Any, _addend: Any) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""
         if self.broken_preparation is not None:
             raise self.broken_preparation
@@ -83,7 +83,8 @@ class DecidedGPU:
                 torch.as_strided(t, shape, stride) for t, (stride, shape) in zip((x, y), strides, strict=True)
             )
             product = _matmul(left, right)
-            return product if z is None else product + z
+            assert (z is None) is (addend is None), "a kernel reads the addend that it was prepared for"
+            return product if z is None else product + torch._neg_view(z) if z.is_neg() else product + z  # its memory
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
         return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem)
@@ -100,4 +101,4 @@ class DecidedGPU:
             call()
         del self.ours[count:]  # trials do not count
         self.timed.append(self._latest)
-        return [self.seconds_each, 2 * self.seconds_each if self.wins(*self._latest) else self.seconds_each]
+        return [self.seconds_each, (2 if self.wins(*self._latest) else 1.02) * self.seconds_each]

@@ -93,12 +93,16 @@ LAYOUTS = tuple(
     for shape, sizes, swap in ((SQUARE, (136, 72, 72), False), (SMALL, (72, 56, 136), True))
     for a, b, d in pairs((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN))
 )  # fmt: skip
+#: The narrowest tile with more columns than biases are loaded at a time.
+_WIDE = next(shape for shape in SHAPES if shape.bn == 192 and shape.pingpong and shape.cluster == (1, 1))
 #: Epilogues, each way that D is stored.
 EPILOGUES = (
     *(
         Case(f"bias and {activation}", SQUARE, (130, 72, 72), given={"bias": "row", "activation": activation})
         for activation in ACTIVATIONS
     ),
+    Case("biases of 192 columns", _WIDE, (130, 184, 72), stages=2, given={"bias": "row"}),
+    Case("biases of 192 columns, float32 D", _WIDE, (130, 184, 72), stages=2, given={"bias": "row", "out_dtype": F32}),
     Case("column bias, C, alpha", SMALL, (70, 72, 72), given={"bias": "column", "c": COLUMN, "alpha": -1.5}),
     Case("column bias, exchanged", SMALL, (70, 72, 72), swap=True, given={"bias": "column", "bias_step": 2}),
     Case("float32 D of odd pitch", SMALL, (70, 73, 72), given={"out_dtype": F32, "bias": "row", "activation": "gelu"}),

@@ -44,7 +44,15 @@ def main(arguments: list[str] | None = None) -> None:
         if rank() == 0:
             sys.stderr.write(f"\nmatmill.torch: {report()}\n")
             if options.html is not None:
-                report().write_html(options.html)
+                _write(options.html)
+
+
+def _write(path: str) -> None:
+    """Write the report's page; a file that cannot be written is no failure of the program."""
+    try:
+        report().write_html(path)
+    except OSError as error:
+        sys.stderr.write(f"matmill.torch: no page: {error}\n")
 
 
 def _run(script: str, rest: list[str], *, as_module: bool) -> None:

@@ -285,7 +285,7 @@ def by_torch(a: Any, b: Any, _addend: Any) -> Any:
 
 def _give_up(decision: Decision, error: Exception) -> None:
     """Leave a product to torch from now on, and warn of any error but a lack of memory."""
-    decision.run, decision.reason = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    decision.run, decision.reason = None, ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return
     warnings.warn(

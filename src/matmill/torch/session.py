@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import torch
 from torch.compiler import is_compiling
-from torch.jit._builtins import _register_builtin  # torch has no public name for TorchScript's table of functions
+from torch.jit import _builtins  # torch has no public name for TorchScript's table of functions
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmill.decisions import Decisions
@@ -133,7 +133,8 @@ class Session:
         """Yield each decision with the numbers of its products that matmill and torch answered."""
         left: Counter[int] = Counter()
         for site in self._all():
-            left.update({id(decision): site.calls for decision in site.decisions if decision is not None})
+            for decision in filter(None, site.decisions):
+                left[id(decision)] += site.calls
         for decision in self.decider.decisions.values():
             ours = decision.calls if decision.run is not None else 0
             yield decision, ours, left[id(decision)] + decision.calls - ours
@@ -196,7 +197,15 @@ def _linear(session: Session, function: Function) -> Callable[..., Any]:
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 — torch's name
         if is_compiling() or type(input) not in PLAIN or type(weight) not in PLAIN:
             return original(input, weight, bias)
-        key = (input.shape, weight.shape, weight.dtype, input.requires_grad, recording(), autocast())
+        key = (
+            input.shape,
+            weight.shape,
+            None if bias is None else bias.shape,
+            weight.dtype,
+            input.requires_grad,
+            recording(),
+            autocast(),
+        )
         site = sites.get(key)
         if site is not None and site.left:
             site.calls += 1
@@ -303,7 +312,7 @@ class _Replacements:
             target = function.owner, function.name
             if target in self._ours and getattr(*target) is not self._ours[target]:
                 continue
-            self._ours.pop(target, None)
+            _forget_builtin(self._ours.pop(target, None))
             if session is not None and session.wants(function.name):
                 self._ours[target] = ours = (_linear if function.transposed else _product)(session, function)
                 _disguise(ours, function)
@@ -353,7 +362,12 @@ def _disguise(ours: Any, function: Function) -> None:
         ours.__module__, ours.__qualname__ = "torch", f"Tensor.{function.name}"
     else:
         ours.__module__, ours.__qualname__ = function.owner.__name__, function.name
-        _register_builtin(ours, f"aten::{function.name}")
+        _builtins._register_builtin(ours, f"aten::{function.name}")  # noqa: SLF001 — see the import
+
+
+def _forget_builtin(ours: Any) -> None:
+    """Remove a function from TorchScript's table, which goes by identities that other objects may have later."""
+    _builtins._get_builtin_table().pop(id(ours), None)  # noqa: SLF001 — as above
 
 
 _REPLACEMENTS = _Replacements()

@@ -90,7 +90,7 @@ class Site:
         device, dtype = self.signature
         fits = a.get_device() == b.get_device() == device and a.dtype is b.dtype is dtype
         if addend is not None:
-            fits = fits and addend.get_device() == device and addend.dtype is dtype
+            fits = fits and addend.get_device() == device and addend.dtype is dtype and not addend.is_neg()
         if dtype is torch.float32 and tf32() is not self.rounded:
             return False
         return fits and not a.is_neg() and not b.is_neg()
@@ -186,8 +186,8 @@ def _with_gradients(
         with torch.no_grad():
             grad = compute()  # in place of the gradient, which has its layout
             to_a = decider.decide(left_gradient(function, grad, b)) if a.requires_grad else None
-            to_b = decider.decide(right_gradient(function, grad, a, matrix=b.dim() == 2))
-        if to_b is None or (to_a is None and a.requires_grad):
+            to_b = decider.decide(right_gradient(function, grad, a, matrix=b.dim() == 2)) if b.requires_grad else None
+        if (to_a is None and a.requires_grad) or (to_b is None and b.requires_grad):
             return None
     known = (forward, to_a, to_b)
     ours = [decision for decision in known if decision is not None and decision.run is not None]
