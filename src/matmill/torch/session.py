@@ -1,7 +1,7 @@
 """``enable()``: torch's own matrix products on a GPU are answered by matmill's kernel where that is faster.
 
 torch's functions are replaced by ones that know the products they have met. A product that stays torch's costs a lookup
-of its shapes, 1 µs, and goes on as before: autograd, autocast and everything else are torch's. Only where matmill
+of its shapes, a few µs, and goes on as before: autograd, autocast and everything else are torch's. Only where matmill
 answers a product, or one of its gradients, a derivative of ours is recorded (:mod:`matmill.torch.recorded`). What torch
 computes without these functions stays torch's: attention kernels, compiled programs, gradients of other operators.
 """
