@@ -329,6 +329,10 @@ def test_a_program_without_new_products_has_torch_s_own_functions_back(decided: 
             optimizer.step()
             rested.append(F.linear is linear)
             assert (torch.mm is mm) is (rested[-1] and step < 256)
+        resting = session.latest()
+        assert resting.resting
+        mt.load_decisions(None)  # decides anew, so that all products are met again
+        assert (resting.resting, torch.mm is mm) == (False, False)
     changes = [step for step, (before, after) in enumerate(pairwise(rested), 2) if before is not after]
     assert changes == [21, 256, 277]  # at rest; a look, which meets a product; at rest again, but for its function
     assert decided.ours[0] == ((9, 3), (3, 4))

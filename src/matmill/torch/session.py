@@ -2,7 +2,7 @@
 
 torch's functions are replaced by ones that know the products they have met. A product that stays torch's costs a lookup
 of its shapes, a few µs, and goes on as before: autograd, autocast and everything else are torch's. Only where matmill
-answers a product, or one of its gradients, a derivative of ours is recorded (:mod:`matmill.torch.recorded`). What torch
+answers a product, or one of its gradients, a derivative of ours is recorded (:mod:`matmill.torch.sites`). What torch
 computes without these functions stays torch's: attention kernels, compiled programs, gradients of other operators.
 """
 
@@ -118,14 +118,16 @@ class Session:
     def wants(self, name: str) -> bool:
         """Tell whether the function of that name is to be replaced."""
         looking = self.capturing or not self.resting
-        return looking or any(not site.left for site in self.sites[name].values())
+        return looking or any(not site.left for site in list(self.sites[name].values()))
 
     def _all(self) -> Iterator[Site]:
-        return (site for sites in self.sites.values() for site in sites.values())
+        """Yield all sites; other threads may add some meanwhile."""
+        return (site for sites in list(self.sites.values()) for site in list(sites.values()))
 
     def decide_by(self, table: Decisions | None) -> None:
         """Forget all decisions, and take those of a table from now on, or none."""
         self.decider, self.trial = Decider(self.decider.device, replace(self.decider.options, table=table)), None
+        self.resting, self._settled = False, 0
         for sites in self.sites.values():
             sites.clear()
 
@@ -135,7 +137,7 @@ class Session:
         for site in self._all():
             for decision in filter(None, site.decisions):
                 left[id(decision)] += site.calls
-        for decision in self.decider.decisions.values():
+        for decision in list(self.decider.decisions.values()):
             ours = decision.calls if decision.run is not None else 0
             yield decision, ours, left[id(decision)] + decision.calls - ours
 
@@ -301,6 +303,7 @@ class _Replacements:
             self.table = table
             for session in self._sessions:
                 session.decide_by(table)
+            self._install()
 
     def _install(self) -> None:
         """Put the innermost session's functions into torch, or torch's own back.
