@@ -36,6 +36,7 @@ class Recorder:
 
     index = 0
     arch = arch.get("h200")
+    driver_version = "13000"
     tidied: int = 0
     seen: list[tuple[int, Launch, int]] = field(default_factory=list)
     fails: bool = False
