@@ -114,7 +114,7 @@ def _stand_in_gpu() -> gpu.GPU:
         "arch": arch.get("h200"),
         "enqueue": lambda _config, handle, parameters, extra: nothing(0, handle, parameters, extra),
         "function": lambda _binary, _launch: 0,
-        "_driver": SimpleNamespace(cuDriverGetVersion=lambda: (0, 13000)),
+        "_driver": SimpleNamespace(cuDriverGetVersion=lambda: (SimpleNamespace(value=0), 13000)),
         "_current": current,
         "_cell": gpu._Cell(),  # noqa: SLF001 — the stand-in is built around the constructor
         "_context_address": None,
