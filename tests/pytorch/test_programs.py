@@ -138,7 +138,7 @@ def test_the_script_writes_a_record_whose_table_can_be_made(
     of_gpu = json.loads((BENCHMARKS / "results" / "programs_h200.json").read_text(encoding="utf-8"))
     table = programs({**of_gpu, "programs": record["programs"]})
     for row in record["programs"]:
-        assert f"| {row['title']}, {row['dtype']} |" in table
+        assert f"| `{row['name']}`: {row['title']}, {row['dtype']} |" in table
 
 
 def test_the_script_lists_programs_and_needs_a_gpu_or_to_be_told(
