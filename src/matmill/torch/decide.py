@@ -42,7 +42,7 @@ _DTYPES = {getattr(torch, name): dtype for name, dtype in ALL.items()}
 
 
 class Device(Clock, Protocol):
-    """What decisions need of the machine: :class:`matmill.torch.gpu.CudaGPU`, or a stand-in of it."""
+    """The machine that decisions are made on: :class:`matmill.torch.gpu.CudaGPU`, or a stand-in of it."""
 
     def serves(self, x: Any) -> bool:
         """Tell whether products of a tensor are decided."""
@@ -161,11 +161,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Options:
-    """How products are decided.
+    """Rules of decisions.
 
-    With ``benchmark`` they are timed at their first meeting, else predicted; from 2 ``candidates`` on that many of
-    matmill's configurations are timed before. Kernels with more bytes of workspace than
-    ``workspace_limit`` are not tried. ``table`` are fixed decisions in place of those kept on disk.
+    With ``benchmark`` products are timed at their first meeting, else predicted; from 2 ``candidates`` on that many of
+    matmill's configurations are timed before. Kernels with more bytes of workspace than ``workspace_limit`` are not
+    tried. ``table`` are fixed decisions in place of those kept on disk.
     """
 
     benchmark: bool = True
@@ -189,7 +189,7 @@ class Decider:
 
     def answer(self, product: Product) -> Any:
         """Return the result of a product, from torch or from matmill."""
-        decision = self.decisions.get(product.layout) or self.decide(product)
+        decision = self.decide(product)
         if decision is None:
             return product.compute()
         result = self.launch(decision, product.a, product.b, product.addend)
@@ -220,12 +220,12 @@ class Decider:
         if self.device.capturing() or not self._timing.acquire(blocking=False):
             return None
         try:
-            with torch.no_grad():
-                decision = self._decide(product)
+            if key not in self.decisions:  # another thread may have decided it since
+                with torch.no_grad():
+                    self.decisions[key] = self._decide(product)
+            return self.decisions[key]
         finally:
             self._timing.release()
-        self.decisions[key] = decision
-        return decision
 
     def table(self, x: Any) -> Decisions:
         """Return the decisions that are kept for the GPU of ``x``."""
