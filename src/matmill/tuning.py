@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What :func:`tune` measured: a row per configuration, the model's first one first, and the winner's number.
+    """The result of :func:`tune`: a row per configuration, the model's first one first, and the winner's number.
 
     ``kept`` tells whether later calls run another configuration than the model's first.
     """

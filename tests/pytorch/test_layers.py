@@ -69,7 +69,7 @@ def test_gradients_on_a_gpu_are_decided_but_those_of_gradients(decided: Any, mon
         device = torch.device("cuda", 0)
 
     monkeypatch.setattr(gradients, "decider", lambda: decider)
-    monkeypatch.setattr(gradients, "PLAIN", frozenset({OnGPU}))
+    monkeypatch.setattr(import_module("matmill.torch.states"), "PLAIN", frozenset({OnGPU}))
     x, y = (torch.ones(shape).as_subclass(OnGPU) for shape in ((2, 3), (3, 4)))
     monkeypatch.setattr(decider, "answer", lambda one: ("decided", one.layout[2:]))
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_a_layer_on_a_gpu_goes_straight(
     decided.wins = lambda *_shapes: wins
     decider = decide.Decider(decided, decide.Options())
     monkeypatch.setattr(gradients, "decider", lambda: decider)
-    monkeypatch.setattr(functions, "_layer", lambda x, y: x.is_contiguous() and y.is_contiguous())
+    monkeypatch.setattr(functions, "_layer", lambda *tensors: all(x is None or x.is_contiguous() for x in tensors))
     monkeypatch.setattr(functions, "_LAYERS", {})
     operands = [_tensor(4, 6, 7), _tensor(5, 7, seed=1), *([_tensor(5, seed=2)] if bias else [])]
     for recorded in (True, False, True):

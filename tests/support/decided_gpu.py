@@ -87,7 +87,7 @@ class DecidedGPU:
             return product if z is None else product + torch._neg_view(z) if z.is_neg() else product + z  # its memory
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
-        return Prepared(run, self.workspace, self.seconds_each, "stand-in", problem)
+        return Prepared(run, self.workspace, self.seconds_each, problem)
 
     def tune(self, a: Any, b: Any, _addend: Any, count: int) -> None:
         """Remember what is tuned."""

@@ -24,7 +24,7 @@ from matmill.torch.autocast import autocast, cast
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.host import sums_type
 from matmill.torch.schemas import OUT
-from matmill.torch.sites import Function, Recorded, Site, own
+from matmill.torch.sites import Function, Site, own
 from matmill.torch.states import PLAIN, differentiated, observed
 
 _grad_enabled = torch.is_grad_enabled
@@ -241,7 +241,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
                 fix=f"Pass {argument}.to(input.dtype).",
             )
     plain = activation is None and input.dim() > 1 and not is_compiling() and not autocast(input)
-    if plain and _layer(input, weight) and (bias is None or _layer(bias, bias)):
+    if plain and _layer(input, weight, bias):
         return _direct(input, weight, bias)
     return matmul(input, weight.mT, bias=bias, activation=activation)
 
@@ -252,26 +252,28 @@ _MOST_LAYERS = 1024
 _LINEAR = Function(torch.nn.functional, "linear", torch.nn.functional.linear, (0, 2), transposed=True)
 
 
-def _layer(x: Any, y: Any) -> bool:
-    """Tell whether both tensors are plain packed ones on a GPU, which nothing but autograd observes."""
-    plain = type(x) in PLAIN and type(y) in PLAIN and x.is_cuda and y.is_cuda
-    return plain and x.is_contiguous() and y.is_contiguous() and not observed()
+def _layer(*tensors: Any) -> bool:
+    """Tell whether tensors, but for None, are plain packed ones on a GPU, which nothing but autograd observes."""
+    packed = all(x is None or (type(x) in PLAIN and x.is_cuda and x.is_contiguous()) for x in tensors)
+    return packed and not observed()
 
 
 def _direct(input: Any, weight: Any, bias: Any) -> Any:  # noqa: A002 — torch's name
     """Return a layer's result without torch's dispatcher, recorded where a gradient is wanted."""
-    key = (input.shape, weight.shape, bias is None, weight.dtype, input.get_device(), input.requires_grad)
-    site = _LAYERS.get((*key, _grad_enabled()))
+    key = (
+        *(input.shape, weight.shape, bias is None, weight.dtype),
+        *(input.get_device(), input.requires_grad, _grad_enabled()),
+    )
+    site = _LAYERS.get(key)
     if site is None:
         site = own(gradients.decider(), _LINEAR, (input, weight, bias))
-        if len(_LAYERS) >= _MOST_LAYERS:
-            _LAYERS.clear()
-        _LAYERS[*key, _grad_enabled()] = site
-    if not site.fits(input, weight, bias):
+        if site is not None:
+            if len(_LAYERS) >= _MOST_LAYERS:
+                _LAYERS.clear()
+            _LAYERS[key] = site
+    if site is None or not site.fits(input, weight, bias):
         return matmul(input, weight.mT, bias=bias)
-    if _grad_enabled() and (input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
-        return Recorded.apply(input, weight, bias, site)
-    return site.product(input, weight, bias)
+    return site.answer(input, weight, bias)
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name

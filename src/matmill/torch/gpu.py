@@ -1,4 +1,4 @@
-"""What a decision between torch's product and matmill's needs of a GPU: kernels ready to launch, and times."""
+"""The GPU as decisions between torch's product and matmill's see it: kernels ready to launch, and times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class Prepared(NamedTuple):
     run: Run
     workspace: int
     predicted_seconds: float
-    label: str
     problem: Gemm | None
 
 
@@ -95,7 +94,6 @@ class CudaGPU:
             Launcher(call, a.get_device(), biased=options["bias"] is not None, added=options["c"] is not None),
             call.workspace,
             sum(stage.choice.predicted_seconds * len(stage.stage.offsets) for stage in ready),
-            ", ".join(dict.fromkeys(stage.choice.kernel.entry for stage in ready)),
             ready[0].problem if len(ready) == 1 and isinstance(ready[0].problem, Gemm) else None,
         )
 

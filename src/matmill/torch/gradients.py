@@ -19,7 +19,7 @@ from matmill.torch.decide import Decider, Options, Product, by_torch
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.host import along, finished, sums_type
 from matmill.torch.schemas import FUNCTIONAL
-from matmill.torch.states import PLAIN, observed
+from matmill.torch.states import direct
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
 _INNER, _MATMUL = FUNCTIONAL["inner"], FUNCTIONAL["matmul"]
@@ -334,7 +334,6 @@ def decider() -> Decider:
 
 def _product(x: Any, y: Any) -> Any:
     """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch."""
-    decided = x.device.type == "cuda" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if decided and type(x) in PLAIN and type(y) in PLAIN and not observed():
+    if x.device.type == "cuda" and not torch.compiler.is_compiling() and direct(x, y):
         return decider().answer(Product(x, y, None, (False, False), by_torch))
     return torch.matmul(x, y)

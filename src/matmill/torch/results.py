@@ -1,4 +1,4 @@
-"""What ``enable()`` did: each product with its times, who answered it, and what that saved."""
+"""The report of ``enable()``: each product with its times, who answered it, and what that saved."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def conclusion(self) -> str:
-        """What it comes to, in a sentence or two."""
+        """The result in a sentence or two."""
         if not self.rows:
             return "matmill met no matrix product on a GPU."
         steps = ""

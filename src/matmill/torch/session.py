@@ -27,7 +27,7 @@ from matmill.decisions import Decisions
 from matmill.torch.autocast import cast
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
-from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Recorded, Site, meet
+from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Site, meet
 from matmill.torch.states import PLAIN, observed
 from matmill.torch.steps import ARMS, StepTrial
 
@@ -65,7 +65,7 @@ def _functions() -> tuple[Function, ...]:
 
 @dataclass(eq=False)
 class Session:
-    """What ``enable`` switches on: decisions, and the products that each function has met.
+    """The state of one ``enable``: decisions, and the products that each function has met.
 
     A session rests once a training program has no new products: then it replaces only functions of which matmill
     answers a part, and looks again for a few steps now and then.
@@ -165,13 +165,10 @@ class Session:
         site = site or self.meet(function, key, (a, b, addend))
         if site is None:
             return function.by_torch(*operands)
-        recorded = torch.is_grad_enabled() and (
-            a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
-        )
         if site.left or not site.fits(a, b, addend):
             site.calls += 1
             return function.by_torch(*operands)
-        return Recorded.apply(a, b, addend, site) if recorded else site.product(a, b, addend)
+        return site.answer(a, b, addend)
 
     def _takes(self, a: Any, b: Any, addend: Any) -> bool:
         """Tell whether a product of these tensors may be matmill's."""
@@ -191,6 +188,7 @@ class Session:
         return False
 
 
+# The two functions below look a product up alike. A call shared by both would cost every product a tenth of the lookup.
 def _linear(session: Session, function: Function) -> Callable[..., Any]:
     """Return the function that replaces torch's linear."""
     sites = session.sites.setdefault(function.name, {})

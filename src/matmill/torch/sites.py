@@ -1,4 +1,4 @@
-"""What a function of torch has met: the products of one set of shapes, with those of their gradients, all decided."""
+"""Products that a function of torch has met, by their shapes, with those of their gradients, all decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from matmill.torch.decide import Decider, Decision, Product, by_torch
-from matmill.torch.states import PLAIN, observed, tf32
+from matmill.torch.states import direct, tf32
 
 #: The least seconds that matmill must save: in a product without gradients, which costs the host as much as torch's,
 #: and with gradients in a captured graph, which costs it nothing.
@@ -37,7 +37,7 @@ class Function:
 
     @property
     def inherited(self) -> bool:
-        """Whether the owner has it from a base class."""
+        """True if the owner has it from a base class."""
         return isinstance(self.owner, type) and self.name not in vars(self.owner)
 
     def by_torch(self, a: Any, b: Any, addend: Any) -> Any:
@@ -95,6 +95,10 @@ class Site:
             return False
         return fits and not a.is_neg() and not b.is_neg()
 
+    def answer(self, a: Any, b: Any, addend: Any) -> Any:
+        """Return the product, recorded where a gradient is wanted."""
+        return Recorded.apply(a, b, addend, self) if _recorded(a, b, addend) else self.product(a, b, addend)
+
     def product(self, a: Any, b: Any, addend: Any) -> Any:
         """Return the product."""
         function, (decision, _to_left, _to_right) = self.function, self.decisions
@@ -116,12 +120,18 @@ class Site:
     def _gradient(self, decision: Decision | None, pair: tuple[Any, Any], product: Callable[[], Product]) -> Any:
         """Return a gradient's product, from torch where it is differentiated again or observed."""
         x, y = pair
-        if torch.is_grad_enabled() or type(x) not in PLAIN or type(y) not in PLAIN or observed():
+        if not direct(x, y):
             return product().compute()
         if decision is None or not (self.packed and x.is_contiguous() and y.is_contiguous()):
             return self.decider.answer(product())
         result = self.decider.launch(decision, x, y, None)
         return product().compute() if result is None else result
+
+
+def _recorded(a: Any, b: Any, addend: Any) -> bool:
+    """Tell whether autograd records a product of these tensors."""
+    wanted = a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
+    return wanted and torch.is_grad_enabled()
 
 
 def left_gradient(function: Function, grad: Any, b: Any) -> Product:
@@ -157,21 +167,17 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
     return _with_gradients(decider, function, operands, forward, product.compute)
 
 
-def own(decider: Decider, function: Function, operands: Operands) -> Site:
+def own(decider: Decider, function: Function, operands: Operands) -> Site | None:
     """Return the site of a product that matmill answers whatever the times; those of its gradients are decided.
 
-    Raises the errors of :func:`matmill.matmul`.
+    Returns None where these cannot be decided now. Raises the errors of :func:`matmill.matmul`.
     """
     a, b, addend = operands
     product = Product(a, b, addend, (False, function.transposed), function.by_torch)
     with torch.no_grad():
         kernel = decider.device.prepare(product.left, product.right, addend)
     forward = Decision(str(product), kernel.run, None, None, "matmill's own function", kernel.problem)
-    site = _with_gradients(decider, function, operands, forward, product.compute)
-    if site is None:  # another thread is timing: the next call decides
-        site = Site.of_torch(decider, function, operands)
-        site.decisions = (forward, None, None)
-    return site
+    return _with_gradients(decider, function, operands, forward, product.compute)
 
 
 def _with_gradients(
@@ -180,7 +186,7 @@ def _with_gradients(
     """Return the site of a decided product, with decisions on those of its gradients if they are recorded."""
     a, b, _addend = operands
     given = [x for x in operands if x is not None]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    recorded = _recorded(*operands)
     to_a = to_b = None
     if recorded:
         with torch.no_grad():

@@ -32,6 +32,11 @@ def differentiated(*tensors: Any) -> bool:
     return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
+def direct(*tensors: Any) -> bool:
+    """Tell whether an operator on these tensors may go straight to a kernel: no derivative, nothing that observes."""
+    return not torch.is_grad_enabled() and PLAIN.issuperset(map(type, tensors)) and not observed()
+
+
 def tf32() -> bool:
     """Tell whether torch may round float32 operands of products on a GPU to tf32."""
     try:
