@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from lab.front_page import package_page, with_output, with_speeds
+from lab.float32_page import MARKS, float32_products, recorded_float32
+from lab.front_page import between, package_page, with_output, with_speeds
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES
 from lab.programs_page import with_programs
@@ -33,7 +34,7 @@ def main() -> None:
         recorded_comparisons(results),
         remarks(results, "transpose_add"),
     )
-    start = ROOT / "docs" / "getting-started.md"
+    start, precision = ROOT / "docs" / "getting-started.md", ROOT / "docs" / "precision.md"
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
@@ -43,6 +44,7 @@ def main() -> None:
         ROOT / "docs" / "programs.md": with_programs(
             (ROOT / "docs" / "programs.md").read_text(encoding="utf-8"), results
         ),
+        precision: between(precision.read_text(encoding="utf-8"), MARKS, float32_products(recorded_float32(results))),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
         start: with_output(start.read_text(encoding="utf-8"), runs),

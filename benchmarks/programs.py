@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/programs.py --out benchmarks/results/programs_h200.json
     PYTHONPATH=src python benchmarks/programs.py --only gpt2 bert --compile
+    PYTHONPATH=src python benchmarks/programs.py --float32 float32_tensor --out benchmarks/results/programs_h200.json
     PYTHONPATH=src python benchmarks/programs.py --small --device cpu   # the script itself, without a GPU
 
 Two copies of a program start from the same weights. Their gradients are compared, and their losses over 20 steps that
@@ -10,11 +11,15 @@ interleaved in random order: four steps each, without waiting for the GPU in bet
 count. torch alone is timed twice: the difference is the noise of the host. A CUDA graph of forward and backward says
 what the GPU alone takes, without the host. Exits with 1 where gradients or losses differ by more than the type's
 rounding, or where losses stay what they were, so that they say nothing.
+
+With ``--float32`` the programs of float32 run with ``enable(float32=...)``, and in float64 too: how far losses and
+gradients of both are from those is recorded. An existing record keeps its other rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import sys
@@ -31,6 +36,7 @@ from lab.program_checks import GRADIENTS, LOSSES, gradients_differ, learn, losse
 from lab.programs import PROGRAMS, build
 from lab.records import by_line
 from matmill.bench.environment import describe
+from matmill.problem import SPLIT_METHODS
 from matmill.runtime.gpu import GPU
 
 _LOSSES, _IN_A_ROW, _ROUNDS = 20, 4, 15
@@ -51,8 +57,8 @@ _Ways: TypeAlias = dict[str, tuple[Callable[[], Any], AbstractContextManager[Any
 class _Copy:
     """A program that is ready to run, with its optimizer."""
 
-    def __init__(self, name: str, device: str, *, small: bool) -> None:
-        program = build(name, device, small=small)
+    def __init__(self, name: str, device: str, *, small: bool, dtype: str | None = None) -> None:
+        program = build(name, device, small=small, dtype=dtype)
         self.loss = program.loss
         self.parameters = program.parameters
         self._scale = _SCALE if PROGRAMS[name].dtype == "float16" else 1.0
@@ -89,16 +95,24 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
     begin = time.perf_counter()
     alone, enabled = (_Copy(name, device, small=options.small) for _ in range(2))
     alone.gradients()
-    with matmill.torch.enable() as enabled_once:
+    exact = None if options.float32 is None else _Copy(name, device, small=options.small, dtype="float64")
+    if exact is not None:
+        exact.gradients()
+    with matmill.torch.enable(float32=options.float32) as enabled_once:
         for _ in range(2):  # products are timed at the first meeting, and answered from the second on
             enabled.gradients()
         # No optimizer has stepped, so the comparison of whole steps has not begun: all products that matmill wins are
         # its own here and in the losses.
         gradients = gradients_differ(alone.parameters, enabled.parameters)
+        distances = {} if exact is None else _distances(exact, alone, enabled)
         answered = sum(row.calls for row in matmill.torch.report().rows if row.answered_by == "matmill")
         ours = enabled.losses()
         met = time.perf_counter() - begin
     losses = alone.losses()
+    if exact is not None:
+        expected = exact.losses()
+        distances["losses"] = {"torch": losses_differ(expected, losses), "matmill": losses_differ(expected, ours)}
+        del exact
     torch_memory = _peak(device, alone.step)
     with enabled_once:
         for _ in range(0 if options.small else _WARM):
@@ -140,6 +154,7 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
         "gradient_difference": gradients,
         "gradients_agree": gradients <= GRADIENTS[dtype],
         "answered_while_checked": answered,
+        **({"from_float64": distances} if distances else {}),
         "memory": {"torch": torch_memory, "matmill": memory},
         "seconds_to_meet": met,
         "compared": report.step_seconds,
@@ -148,6 +163,7 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
                 "product": row.key,
                 "calls": row.calls,
                 "by": row.answered_by,
+                "method": row.method,
                 "torch": row.torch_seconds,
                 "matmill": row.matmill_seconds,
             }
@@ -155,6 +171,20 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
             if row.calls
         ],
     }
+
+
+def _distances(exact: _Copy, alone: _Copy, enabled: _Copy) -> dict[str, dict[str, float]]:
+    """Return how far the gradients of torch and of matmill are from those in float64."""
+    ways = {"torch": alone, "matmill": enabled}
+    return {"gradients": {way: gradients_differ(exact.parameters, copy.parameters) for way, copy in ways.items()}}
+
+
+def _recorded(path: Path, head: Mapping[str, Any], rows: list[dict[str, Any]], float32: str | None) -> dict[str, Any]:
+    """Return the record at ``path``, or a new one, with these rows: of that option, or those without one."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {**head, "programs": []}
+    if float32 is not None:
+        return {**record, float32: {"environment": head["environment"], "programs": rows}}
+    return {**head, **{name: record[name] for name in SPLIT_METHODS if name in record}, "programs": rows}
 
 
 def _peak(device: str, call: Callable[[], Any]) -> int:
@@ -220,6 +250,7 @@ def _line(row: Mapping[str, Any]) -> str:
     share = "" if row["share_of_saved"] is None else f", {row['share_of_saved']:.0%} of what its products save"
     wrong = "" if row["losses_agree"] else f"  LOSSES DIFFER by {row['loss_difference']:.2g}"
     wrong += "" if row["gradients_agree"] else f"  GRADIENTS DIFFER by {row['gradient_difference']:.2g}"
+    wrong += f"  from float64: {row['from_float64']}" if "from_float64" in row else ""
     wrong += "" if row["losses_tell"] else f"  LOSSES MOVE BY {row['losses_move']:.2g} ALONE"
     return f"{row['name']:13} {row['ratio']:5.2f}x, noise {row['noise']:+.0%}{share}; ms: {times}{wrong}"
 
@@ -227,7 +258,8 @@ def _line(row: Mapping[str, Any]) -> str:
 def main() -> None:
     """Measure programs and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), metavar="NAME")
+    parser.add_argument("--float32", choices=list(SPLIT_METHODS), help="float32 in pieces: programs of float32 alone")
     parser.add_argument("--list", action="store_true", help="the programs")
     parser.add_argument("--out", type=Path, help="the record, as JSON; written after every program")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
@@ -244,13 +276,15 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     arch = GPU.get(0).arch.name if options.device == "cuda" else "cpu"
     head = {"record": "programs", "arch": arch, "environment": describe(gpu=options.device == "cuda")}
-    for name in options.only:
+    kinds = set(LOSSES) if options.float32 is None else {"float32"}
+    for name in options.only or [name for name in PROGRAMS if PROGRAMS[name].dtype in kinds]:
         rows.append(measure(name, options.device, options))
         print(_line(rows[-1]), flush=True)
         if options.device == "cuda":
             torch.cuda.empty_cache()
         if options.out is not None:
-            options.out.write_text(by_line({**head, "programs": rows}, "programs"), encoding="utf-8")
+            record = _recorded(options.out, head, rows, options.float32)
+            options.out.write_text(by_line(record, "programs"), encoding="utf-8")
     sys.exit(0 if all(row[check] for row in rows for check in _CHECKS) else 1)
 
 

@@ -27,11 +27,11 @@ from matmill.ladders.hgemm.rungs import HGEMM
 from matmill.ladders.hgemm.subject import half_product
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.selection import nearest
-from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.sgemm.rungs import ON_FMA
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 
-RUNGS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": SGEMM, "hgemm": HGEMM}
+RUNGS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": ON_FMA, "hgemm": HGEMM}
 SIDE, SEED = 256, 20261120
 #: Every byte of a float that is NaN.
 NAN_BYTE = 0xFF

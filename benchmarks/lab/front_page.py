@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.float32_page import IN_PIECES, SGEMM, recorded_float32
 from lab.gemm.shapes import ratio_of
 from lab.markdown import markdown
 from lab.shapes_page import grouped, mean
@@ -24,6 +25,8 @@ SPEEDS = ("<!-- speeds: written by `make docs` -->\n", "<!-- end of speeds -->\n
 RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free")
 
 _MEASURED_SIZE = 4096
+#: Side of the smallest float32 square that the README shows of those in pieces.
+_LARGE = 1024
 #: Speeds closer to 1 than this are called equal.
 _EQUAL = 0.03
 #: Classes of products, in words; sizes are those of the record.
@@ -83,7 +86,6 @@ def sample_output(outcome: Outcome) -> str:
 _CALLS = {
     "aligned": "16-bit products, rows on 16 bytes, sides from 1 to 28672",
     "odd": "16-bit products of odd sizes, sides from 511 to 8193",
-    "tf32": "squares of 1024 to 8192 with tf32",
 }
 
 
@@ -109,6 +111,7 @@ def speeds(results: Path) -> str:
         *_transpose_add(results),
         *_calls(results),
         *_double_squares(results),
+        *_pieces(results),
         *_random(results),
         *_kinds(results),
     ]
@@ -186,7 +189,7 @@ def _transpose_add(results: Path) -> list[_Row]:
 
 
 def _calls(results: Path) -> Iterator[_Row]:
-    """Yield 16-bit products and tf32, as users call them: the mean, the least and the greatest of each group."""
+    """Yield 16-bit products, as users call them: the mean, the least and the greatest of each group."""
     result = json.loads((results / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
     for group, what in _CALLS.items():
         ratios = [one["theirs"] / one["ours"] for one in result if one["group"] == group]
@@ -201,6 +204,16 @@ def _double_squares(results: Path) -> list[_Row]:
     ratios = [row["seconds"]["torch.mm"] / row["seconds"][row["chosen"]] for row in squares]
     sides = sorted({row["m"] for row in squares})
     return [_Row(f"`matmul`: float64 squares of {sides[0]} to {sides[-1]}", "torch.mm", ratios)]
+
+
+def _pieces(results: Path) -> list[_Row]:
+    """Return float32 squares by tensor cores, with the largest error of both."""
+    rows = [row for row in recorded_float32(results)["products"] if row["kind"] == "square" and row["n"] >= _LARGE]
+    ratios = [row["seconds"][SGEMM] / row["seconds"][IN_PIECES] for row in rows]
+    ours, theirs = (max(row["errors"][name] for row in rows) for name in (IN_PIECES, SGEMM))
+    sides = f"float32 squares of {rows[0]['n']} to {rows[-1]['n']}"
+    what = f'`matmul(precision="{IN_PIECES}")`: {sides}, error {ours:.1f} beside {theirs:.1f}'
+    return [_Row(what, SGEMM, ratios)]
 
 
 def _emulator(results: Path) -> str:

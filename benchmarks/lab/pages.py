@@ -28,6 +28,7 @@ from lab.page_parts import (
 from lab.pictures import shown
 from lab.transpose_add import report
 from matmill.bench import units
+from matmill.ladders.sgemm.subject import FLOAT32
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}
@@ -95,7 +96,7 @@ def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
     """Return ``docs/ladder-sgemm.md``; ``remarked`` is Markdown to follow the measured figures, see :func:`remarks`."""
     emulated, measured = _split(records)
     return _page(
-        head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."),
+        head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to pieces on tensor cores."),
         *_overview(rungs, measured),
         *shown("sgemm"),
         remarked,
@@ -198,13 +199,27 @@ def _overview(rungs: Sequence[Step], measured: Sequence[Record]) -> Iterator[str
 
     labels = [rung.label for rung in rungs]
     libraries = [base["name"] for record in measured for base in record["baselines"]]
-    headings = ["rung", *(size_of(r) for r in measured), *(f"of cuBLAS, {size_of(r)}" for r in measured)]
+
+    def error(name: str, record: Record) -> str:
+        row = result_of(record, name)
+        if row is None or row["error_ratio"] is None or FLOAT32.error_bound is None:
+            return "-"
+        sizes = row.get("problem") or record["problem"]
+        return units.digits(row["error_ratio"] * FLOAT32.error_bound(FLOAT32.problem(sizes)))
+
+    last = next((one for one in reversed(measured) if one["rows"][0]["error_ratio"] is not None), measured[-1])
+    of_cublas = [f"of cuBLAS, {size_of(record)}" for record in measured]
+    headings = ["rung", *map(size_of, measured), *of_cublas, f"error, {size_of(last)}"]
     rows = [
-        [name, *(rate(name, record) for record in measured), *(part(name, record) for record in measured)]
+        [name, *(rate(name, one) for one in measured), *(part(name, one) for one in measured), error(name, last)]
         for name in dict.fromkeys((*labels, *libraries))
     ]
     yield f"## Measured\n\n{environment_of(measured[-1])}\n"
-    yield "TFLOP/s, and the fraction of cuBLAS's rate in the same run:\n\n" + markdown(headings, rows)
+    yield filled(
+        "TFLOP/s, the fraction of cuBLAS's rate in the same run, and the largest error of an element in units of 2^-24 "
+        "|A||B|, of which FMA in any order may lose k:\n"
+    )
+    yield markdown(headings, rows)
 
 
 def _rates(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str]:
@@ -273,10 +288,10 @@ def _float32_counts(record: Record) -> str:
     shared = ("shared loads, ideal/actual", "shared stores, ideal/actual")
     return _counted(
         f"at m={p['m']} n={p['n']} k={p['k']}, from the PTX for {record['target']}; registers and occupancy as the "
-        "assembler reports them for that target. Sectors are 32 bytes, a wavefront is one pass over the banks of "
-        "shared memory, barriers are counted once per warp. Copies that bypass the registers (cp.async) count as "
-        "loads.",
-        counted(record, "FFMA", "sectors/load", "sectors/store", *shared),
+        "assembler reports them for that target. HMMA and wgmma are instructions of warps to tensor cores. Sectors are "
+        "32 bytes, a wavefront is one pass over the banks of shared memory, barriers are counted once per warp. Copies "
+        "that bypass the registers (cp.async) count as loads. Of several launches the counts are added up.",
+        counted(record, "FFMA", "HMMA", "wgmma", "sectors/load", "sectors/store", *shared),
     )
 
 

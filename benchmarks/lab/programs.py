@@ -112,14 +112,24 @@ def _language(words: int, *, length: int, batch: int, causal: bool) -> Any:
     return build
 
 
+def _numbers(*shape: int, device: str, dtype: Any) -> Any:
+    """Return random numbers; those of float64 are float32's, so that both types run the same program."""
+    return torch.randn(shape, device=device, dtype=torch.float32 if dtype is torch.float64 else dtype).to(dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    """Return the type of losses: float32 for 16-bit elements."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _mlp(sizes: tuple[int, ...], rows: int) -> Any:
     def build(device: str, dtype: Any, small: bool) -> Program:  # noqa: FBT001 — see _language
         layers: list[nn.Module] = []
         for inward, outward in pairwise(sizes):
             layers += [nn.Linear(inward, outward), nn.ReLU()]
         model = nn.Sequential(*layers[:-1]).to(device, dtype)
-        x = torch.randn(64 if small else rows, sizes[0], device=device, dtype=dtype)
-        return Program(lambda: model(x).float().square().mean(), list(model.parameters()))
+        x = _numbers(64 if small else rows, sizes[0], device=device, dtype=dtype)
+        return Program(lambda: model(x).to(_wide(dtype)).square().mean(), list(model.parameters()))
 
     return build
 
@@ -260,7 +270,7 @@ def _graph(device: str, dtype: Any, small: bool) -> Program:  # noqa: FBT001 —
     nodes, edges = (200, 900) if small else (169343, 1166243)
     ends = torch.randint(nodes, (2, edges), device=device)
     layers = nn.ModuleList([nn.Linear(128, 256), nn.Linear(256, 256), nn.Linear(256, 40)]).to(device, dtype)
-    x = torch.randn(nodes, 128, device=device, dtype=dtype)
+    x = _numbers(nodes, 128, device=device, dtype=dtype)
     labels = torch.randint(40, (nodes,), device=device)
 
     def loss() -> Any:
@@ -285,8 +295,8 @@ def _protein(device: str, dtype: Any, small: bool) -> Program:  # noqa: FBT001 �
 
 def _statistics(device: str, dtype: Any, small: bool) -> Program:  # noqa: FBT001 — see _language
     samples, features, centres = (500, 8, 5) if small else (1_000_000, 64, 100)
-    x = torch.randn(samples, features, device=device, dtype=dtype)
-    y = x @ torch.randn(features, 3, device=device, dtype=dtype)
+    x = _numbers(samples, features, device=device, dtype=dtype)
+    y = x @ _numbers(features, 3, device=device, dtype=dtype)
     start = x[:centres].clone()
 
     def loss() -> Any:
@@ -332,8 +342,8 @@ PROGRAMS: dict[str, Named] = {
 }
 
 
-def build(name: str, device: str, *, small: bool = False) -> Program:
-    """Return a program; the same one at every call.
+def build(name: str, device: str, *, small: bool = False, dtype: str | None = None) -> Program:
+    """Return a program; the same one at every call, and for float32 programs in float64 too.
 
     >>> program = build("mlp479", "cpu", small=True)
     >>> bool(program.loss() > 0), len(program.parameters)
@@ -341,4 +351,4 @@ def build(name: str, device: str, *, small: bool = False) -> Program:
     """
     torch.manual_seed(0)
     named = PROGRAMS[name]
-    return named.build(device, getattr(torch, named.dtype), small)
+    return named.build(device, getattr(torch, dtype or named.dtype), small)

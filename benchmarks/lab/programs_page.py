@@ -12,7 +12,10 @@ from lab.markdown import table
 from lab.page_parts import environment_of
 
 MARKS = ("<!-- programs: written by `make docs` -->\n", "<!-- end of programs -->\n")
+PIECES = ("<!-- float32 programs: written by `make docs` -->\n", "<!-- end of float32 programs -->\n")
 RECORD = "programs_h200.json"
+#: The option of ``enable(float32=...)`` whose rows the page shows.
+_OPTION = "float32_tensor"
 
 Row = Mapping[str, Any]
 
@@ -24,8 +27,9 @@ def recorded_programs(results: Path) -> Row:
 
 
 def with_programs(text: str, results: Path) -> str:
-    """Replace what is between the marks by the table of the record in ``results``."""
-    return between(text, MARKS, programs(recorded_programs(results)))
+    """Replace what is between the marks by the tables of the record in ``results``."""
+    record = recorded_programs(results)
+    return between(between(text, MARKS, programs(record)), PIECES, in_pieces(record))
 
 
 def programs(record: Row) -> str:
@@ -43,6 +47,27 @@ def programs(record: Row) -> str:
         rows,
     )
     return f"{shown}\n{environment_of(record)}\n"
+
+
+def in_pieces(record: Row) -> str:
+    """Return the table of float32 programs with that option, or nothing where none were measured."""
+    if _OPTION not in record:
+        return ""
+    measured = record[_OPTION]
+    shown = table(
+        {
+            "a step of": lambda row: f"`{row['name']}`: {row['title']}",
+            "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
+            f"`{_OPTION}`, ms": lambda row: _ms(row["seconds"]["step"]["matmill"]),
+            "times as fast": lambda row: f"{row['ratio']:.2f}",
+            "as a CUDA graph": _as_graph,
+            "losses from float64's: torch": lambda row: f"{row['from_float64']['losses']['torch']:.1e}",
+            "matmill": lambda row: f"{row['from_float64']['losses']['matmill']:.1e}",
+        },
+        sorted(measured["programs"], key=lambda row: -row["ratio"]),
+    )
+    words = "Distances are the largest of 20 steps, over the largest loss."
+    return f"{shown}\n{words} {environment_of({**record, **measured})}\n"
 
 
 def _ms(seconds: float) -> str:

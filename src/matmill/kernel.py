@@ -96,7 +96,7 @@ class AuxLaunch(Generic[P]):
 
     ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` tells whether that
     problem and those constants need the launch; None means always. ``pdl`` is the one of its ``Launch``. ``constants``
-    returns constants that depend on the problem, in addition to ``config``.
+    returns constants that depend on the problem and the main kernel's constants, in addition to ``config``.
     """
 
     entry: str
@@ -107,14 +107,14 @@ class AuxLaunch(Generic[P]):
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     needed: Callable[[P, Config], bool] | None = None
     pdl: bool = False
-    constants: Callable[[P], dict[str, int]] | None = None
+    constants: Callable[[P, Config], dict[str, int]] | None = None
     file: str = "kernel.cuh"
 
-    def of_problem(self, problem: P) -> AuxLaunch[P]:
-        """Return the launch with the constants that depend on the problem."""
+    def of_problem(self, problem: P, config: Config) -> AuxLaunch[P]:
+        """Return the launch with the constants that depend on the problem and on those of the main kernel."""
         if self.constants is None:
             return self
-        return replace(self, config=self.config.replace(**self.constants(problem)), constants=None)
+        return replace(self, config=self.config.replace(**self.constants(problem, config)), constants=None)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,10 @@ class Kernel(Generic[P]):
 
     def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
         """Return the launches among ``aux`` that ``problem`` needs."""
-        return tuple(one.of_problem(problem) for one in aux if one.needed is None or one.needed(problem, self.config))
+        config = self.config
+        return tuple(
+            one.of_problem(problem, config) for one in aux if one.needed is None or one.needed(problem, config)
+        )
 
     def with_config(self, config: Config) -> Kernel[P]:
         """Return the same kernel with other constants."""

@@ -11,9 +11,16 @@ Strides = tuple[int, int]
 #: Activations that an epilogue may apply, in the order of their numbers (from 1) in
 #: ``include/matmill/dtype/activation.cuh``.
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-#: Modes of summation: as usual for the type; with every 128 of k promoted to a separate float32 sum; or with float32
-#: elements rounded to tf32 for tensor cores.
-PRECISIONS = ("default", "high", "tf32")
+#: Precisions in which tensor cores may multiply float32 elements as sums of two pieces, and the methods of each:
+#: pieces of float16 or of tf32, of whose four products the three largest are added. FMA is always allowed.
+SPLIT_METHODS: dict[str, tuple[str, ...]] = {
+    "fp16x3": ("fp16x3",),
+    "tf32x3": ("tf32x3",),
+    "float32_tensor": ("fp16x3", "tf32x3"),
+}
+#: Modes of summation: as usual for the type; with every 128 of k promoted to a separate float32 sum; with float32
+#: elements rounded to tf32 for tensor cores; or in pieces.
+PRECISIONS = ("default", "high", "tf32", *SPLIT_METHODS)
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,18 @@ class Gemm:
 
     @property
     def plain(self) -> bool:
-        """True without epilogue: D has the type of A and B, and is summed with the default precision."""
-        return self.epilogue == NO_EPILOGUE and self.d_dtype is self.dtype and self.precision == "default"
+        """True without epilogue: D has the type of A and B, and is summed with the default precision or by FMA."""
+        usual = self.precision == "default" or bool(self.split_methods)
+        return self.epilogue == NO_EPILOGUE and self.d_dtype is self.dtype and usual
+
+    @property
+    def split_methods(self) -> tuple[str, ...]:
+        """Methods by which tensor cores may multiply the elements in pieces: see :data:`SPLIT_METHODS`.
+
+        >>> Gemm(2, 3, 4, precision="tf32x3").split_methods
+        ('tf32x3',)
+        """
+        return SPLIT_METHODS.get(self.precision, ())
 
     @property
     def flops(self) -> int:

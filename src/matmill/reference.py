@@ -65,7 +65,7 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
     """
     dtype = of_numpy(a.dtype, "a")
     sums = dtype.accumulator
-    terms = (a.shape[-1] + _EPILOGUE) * sums.roundoff
+    relative = relative_bound(a.shape[-1], sums.roundoff)
     tiny = sums.tiny * (a.shape[-1] + _EPILOGUE)
     sides = 2 if _work_type(a, b) == dtype.numpy else 1
     with np.errstate(all="ignore"):
@@ -73,13 +73,19 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
             size = np.zeros(_result_shape(a, b))
         else:
             size = np.matmul(np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)) * abs(alpha)
-        total = np.asarray(size * (terms / (1 - terms)) + tiny * max(1.0, abs(alpha)), np.float64)
+        total = np.asarray(size * relative + tiny * max(1.0, abs(alpha)), np.float64)
         if beta != 0 and c is not None:
             total = total + _EPILOGUE * sums.roundoff * np.abs(beta * c.astype(np.float64))
         if dtype.wider:
             size = np.abs(answer(a, b, c, alpha=alpha, beta=beta)) + total
             total = total + dtype.roundoff * size + 2 * dtype.roundoff * dtype.tiny
     return sides * total
+
+
+def relative_bound(k: int, roundoff: float) -> float:
+    """Return the largest error of a sum of ``k`` products, relative to the sum of their sizes, for :func:`bound`."""
+    terms = (k + _EPILOGUE) * roundoff
+    return terms / (1 - terms)
 
 
 def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Check:

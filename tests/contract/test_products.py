@@ -19,17 +19,18 @@ from matmill.dtypes import ALL, DType
 from matmill.kernel import Kernel, Production
 from matmill.kernels.gemm import PRODUCTION as GEMM
 from matmill.kernels.hgemm import PRODUCTION as HGEMM
-from matmill.kernels.hgemm.tiles import double_tile
+from matmill.kernels.hgemm.tiles import double_tile, split_tile
 from matmill.kernels.inner import PRODUCTION as INNER
 from matmill.kernels.short_k import PRODUCTION as SHORT_K
 from matmill.kernels.thin import PRODUCTION as THIN
+from matmill.precision import SHORTEST_K
 from matmill.problem import Gemm
 from support.examples import examples
 from support.executors import Executor
 from support.mma_product import SMALL, mma_tiles, on_tiles
 from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_product import StridedProduct
-from support.wgmma_cases import ALL_CASES, OPERANDS, SHAPED
+from support.wgmma_cases import ALL_CASES, OPERANDS, PIECES, SHAPED
 from support.wgmma_cases import Case as Wgmma
 
 BF16, F16, F32, F64 = (ALL[name] for name in ("bfloat16", "float16", "float32", "float64"))
@@ -92,7 +93,13 @@ ANY = (
 )
 
 #: Tiles of mma.sync that are quick to emulate, of several warps, stages and steps.
-TILES = {F16: SMALL, BF16: SMALL, F64: double_tile(32, 32, 16, 2, 2, stages=3)}
+TILES = {
+    **dict.fromkeys((F16, BF16), SMALL),
+    F32: split_tile(32, 32, 32, 2, 2, stages=3),
+    F64: double_tile(32, 32, 16, 2, 2, stages=3),
+}
+#: Precisions with which mma.sync multiplies elements.
+PRECISIONS = {F32: "tf32x3"}
 #: Of each kernel the most rows and columns, and the least and most terms, of random products.
 SIDES = {
     "thin": (4, 90, (128, 300)),
@@ -142,6 +149,8 @@ def _rows() -> Iterator[Row]:
             yield Row(GEMM, product, dtype, 0 if index == 4 else 1 + index % 2)
         for dtype in (BF16 if index % 2 else F16, F64):
             yield Row(HGEMM, product, dtype, index % 3)
+        m, n, k = product.shape
+        yield Row(HGEMM, replace(product, shape=(m, n, max(k, SHORTEST_K)), precision=PRECISIONS[F32]), F32, index % 3)
 
 
 @pytest.mark.parametrize("row", list(_rows()), ids=str)
@@ -176,6 +185,20 @@ def test_the_warp_specialised_kernel(case: Wgmma, executor: Executor, request: p
     # Tiles and operands decide what waits for copies, layouts and epilogues do not: some of them stand for all.
     both = case in {*SHAPED[::6], *OPERANDS[::3]} or bool(request.config.getoption("--exhaustive"))
     executor.check(product, case.kernel(product.problem), twice=both)
+
+
+@pytest.mark.parametrize("case", PIECES, ids=str)
+def test_float32_in_pieces(case: Wgmma, executor: Executor) -> None:
+    product = case.product()
+    executor.check(product, case.kernel(product.problem), races=case in PIECES[::5], twice=case in PIECES[::7])
+
+
+@pytest.mark.parametrize("case", PIECES, ids=str)
+def test_pieces_that_do_not_suffice(case: Wgmma, executor: Executor) -> None:
+    """The blocks multiply whole elements, for the whole batch."""
+    product = case.product()
+    product.arrays["A"][-1, -1, -1] = 2.0**-140
+    executor.check(product, case.kernel(product.problem), races=case in PIECES[::9], twice=False)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +248,10 @@ def test_few_columns_and_every_division_of_k(warps: int, slices: int, executor: 
         *pairs([F16, BF16], ["B"], [2]),
         *pairs([F16, BF16], ["", "AB"], [3]),
         # Slices without terms add nothing.
-        *pairs([F16, F64], [""], [7]),
+        *pairs([F16, F32, F64], [""], [7]),
         # Few outputs have several threads each that add slices.
         *pairs([F16, F64], [""], [18]),
-        *pairs([F64], [""], [2, 3]),
+        *pairs([F32, F64], [""], [2, 3]),
     ],
     ids=lambda one: getattr(one, "name", str(one)),
 )
@@ -242,6 +265,7 @@ def test_repacked_operands_and_slices_of_k(pads: str, parts: int, dtype: DType, 
         dtype=dtype,
         batch=2,
         alpha=-1.5,
+        precision=PRECISIONS.get(dtype, "default"),
     )
     executor.check(product, on_tiles(product, TILES[dtype], parts=parts, pads=pads))
 
@@ -254,15 +278,18 @@ def _any_products(draw: st.DrawFn) -> tuple[StridedProduct, Kernel[Gemm]]:
     shape = draw(st.tuples(st.integers(1, rows), st.integers(1, columns), st.integers(*terms)))
     if draw(st.booleans()):
         shape = (shape[1], shape[0], shape[2])
-    dtype = draw(st.sampled_from({GEMM: (F32, F64), HGEMM: (BF16, F16, F64)}.get(kernel, tuple(ALL.values()))))
+    dtype = draw(st.sampled_from({GEMM: (F32, F64)}.get(kernel, tuple(ALL.values()))))
+    split = kernel is HGEMM and dtype is F32
+    if split:
+        shape = (*shape[:2], shape[2] + SHORTEST_K)
     a, b, d = (draw(LAYOUTS) for _ in "ABD")
     product = StridedProduct(
         shape, a, b, d, c=draw(st.none() | LAYOUTS), dtype=dtype, batch=draw(st.integers(1, 2)),
-        alpha=draw(st.sampled_from([1.0, -2.0])),
+        alpha=draw(st.sampled_from([1.0, -2.0])), precision=PRECISIONS[F32] if split else "default",
     )  # fmt: skip
     number = draw(st.integers(0, 999))
     if kernel is HGEMM:
-        pads = "" if dtype is F64 else ("", "A", "B", "AB")[number % 4]
+        pads = "" if dtype in TILES.keys() - {F16, BF16} else ("", "A", "B", "AB")[number % 4]
         return product, on_tiles(product, TILES[dtype], parts=1 + number % 3, pads=pads)
     configs = (kernel.kernel.with_config(config) for config in kernel.space(product.problem, H200))
     legal = [one for one in configs if one.why_not(product.problem, H200) is None]

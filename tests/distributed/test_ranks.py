@@ -44,7 +44,7 @@ def test_all_cases_are_right_on_all_ranks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text(encoding="utf-8"))
-    # 22 cases on each rank; then all ranks but the one that ends.
-    assert len(rows) == 22 * ranks + ranks - 1
+    # 23 cases on each rank; then all ranks but the one that ends.
+    assert len(rows) == 23 * ranks + ranks - 1
     assert {row["rank"] for row in rows if row["case"] == "a_rank_that_ends"} == set(range(ranks - 1))
     assert max(row["seconds"] for row in rows if row["case"] == "a_rank_that_ends") < 30

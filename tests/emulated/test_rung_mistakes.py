@@ -12,8 +12,9 @@ from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands
 from matmill.kernels.gemm.tiles import TILES, with_vector_widths
+from matmill.ladders.sgemm.rungs import ON_FMA
 from matmill.problem import Gemm
-from support.rungs import MMA, RUNGS, S2, WALKERS, WHOLE, halves, of, small_tile, trial_of, whole_tiles
+from support.rungs import MMA, RUNGS, S2, WALKERS, halves, of, small_tile, trial_of, whole_tiles
 from support.strided import BARRIER, TARGET, without
 from support.trial import Case, Trial, problem_of
 
@@ -28,7 +29,7 @@ ADDED = "atomicAdd(&sums[row * n + column], shares[0])"
 WRAPPERS = {"cp_async.cuh", "mma.cuh", "word.cuh", "next_tiles.cuh", "block_sum.cuh"}
 #: Barriers in a rung's own file: each is taken away.
 BARRIERS = {
-    **{f"sgemm/{label}": 2 for label in [*list(WHOLE)[5:-4], "vectorized"]},
+    **{f"sgemm/{label}": 2 for label in [*(rung.label for rung in ON_FMA[5:-4]), "vectorized"]},
     "memory/product": 2,
     "sgemm/async-copy": 1,
     "sgemm/warp-tiles": 1,

@@ -22,7 +22,10 @@ from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.kernels.gemm.tiles import TILES, with_vector_widths
 from matmill.ladders.memory.rungs import FILL, Fill, filled
+from matmill.ladders.sgemm.rungs import IN_PIECES, ON_FMA
+from matmill.precision import UNIT, error_bound
 from matmill.problem import Gemm
+from matmill.reference import relative_bound
 from support.examples import examples
 from support.rungs import (
     MMA,
@@ -50,7 +53,7 @@ ATOMIC = {"inner/basic", "inner/phvm", "inner/one-pass", "inner/vectorized"}
 T4 = ARCHES["t4"]
 
 #: Each load waits, and each sum has one order.
-SYNCHRONOUS = {"memory/product", *of("sgemm")[:-3], *S2}
+SYNCHRONOUS = {"memory/product", *(f"sgemm/{rung.label}" for rung in ON_FMA[:-3]), *S2}
 
 
 # Right and free of races
@@ -59,6 +62,8 @@ SYNCHRONOUS = {"memory/product", *of("sgemm")[:-3], *S2}
 ODD = {
     "sgemm/naive": [(33, 35, 7), (1, 1, 1), (5, 33, 0)],
     **{f"sgemm/multi({x})": [(9, 32 * x + 3, 6), (3, 1, 2), (2, 9, 0)] for x in (1, 2, 4, 8)},
+    # Remainders in each dimension, float16 pieces in chunks of 128 terms, and a row that starts off 16 bytes.
+    **{f"sgemm/{rung.label}": [(72, 136, 264), (33, 70, 91)] for rung in IN_PIECES},
     "memory/product": [(17, 35, 21), (1, 1, 1), (3, 5, 0)],
 }
 #: No k is a multiple of what a grid takes at a time.
@@ -92,7 +97,9 @@ def sgemm_rows() -> Iterator[Row]:
     for name, shapes in ODD.items():
         yield from ((name, Case(*shape, layout="row", beta=-0.5 * (at == 0)), {}) for at, shape in enumerate(shapes))
     for depth in (1, 0):
-        for name in of("sgemm")[5:-1]:
+        for name in of("sgemm"):
+            if name in ODD or name == "sgemm/tuned":
+                continue
             m, n, k = WHOLE[name.split("/")[1]]
             yield name, Case(m, n, depth * k, layout="row", alpha=1.25, beta=-0.5), {}
 
@@ -213,6 +220,31 @@ def test_every_residue_of_k() -> None:
         trial = trial_of("hgemm/tma-pipeline", halves(8, 8, k))
         trial.main(races=False)
         assert trial.excess() <= 1, k
+
+
+def test_the_last_rung_takes_elements_that_float16_pieces_cannot_hold() -> None:
+    trial = trial_of("sgemm/fp16x3", Case(40, 72, 136, layout="row", beta=-0.5))
+    trial.a[3, 5] = 2.0**-60
+    trial.run(races=False, late_copies=True)
+    assert trial.excess() <= 1
+
+
+#: Rungs of the SGEMM ladder on tensor cores, and the largest error that is proven for k = 1024.
+PROVEN = {
+    "tf32x3": 2.25 * 1024,
+    "promoted": error_bound("tf32x3_registers", 1024),
+    "pieces": error_bound("tf32x3", 1024),
+    "fp16x3": error_bound("fp16x3", 1024, 1.0),
+}
+
+
+@pytest.mark.parametrize("label", PROVEN)
+def test_errors_of_one_sum_are_large_and_those_of_promoted_sums_are_not(label: str) -> None:
+    trial = trial_of(f"sgemm/{label}", Case(128, 128, 1024, layout="row"))
+    trial.run(races=False)
+    error = trial.excess() * relative_bound(1024, UNIT) / UNIT
+    assert error <= PROVEN[label]
+    assert (error > 10) == (label == "tf32x3")
 
 
 def test_infinities_and_nan_stay_in_their_rows_and_columns() -> None:

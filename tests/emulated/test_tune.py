@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,19 @@ def test_the_command_prints_the_table_or_json(clock: Any, capsys: pytest.Capture
     assert main(["tune", "64", "48"]) == 2
     assert "M N K: got 2 sizes" in capsys.readouterr().err
     assert main(["tune", "64", "48", "32", "--candidates", "2", "--layout", "tn"]) == 0
+    assert "the model's first took 35.0 us" in capsys.readouterr().out
+    assert main(["tune", "64", "48", "32", "--precision", "half"]) == 2
+    assert "precision: got 'half'" in capsys.readouterr().err
+
+
+def test_precisions_are_tuned_apart(clock: Any, device: FakeGPU, capsys: pytest.CaptureFixture[str]) -> None:
+    clock([35e-6, 31.2e-6])
+    tuned = matmill.tune(A, B, precision="float32_tensor", candidates=2)
+    assert tuned.problem.precision == "float32_tensor"
+    for precision, known in (("float32_tensor", True), ("default", False), ("tf32x3", False)):
+        reasons = choose(replace(tuned.problem, precision=precision), device.arch).reasons
+        assert any("measured" in reason for reason in reasons) is known
+    assert main(["tune", "64", "48", "32", "--precision", "fp16x3", "--candidates", "2"]) == 0
     assert "the model's first took 35.0 us" in capsys.readouterr().out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from matmill.dtypes import ALL
+from matmill.problem import SPLIT_METHODS
 
 
 @pytest.fixture
@@ -74,6 +76,50 @@ def test_values_and_gradients(torch: Any, always: Any, name: str, dtype: str) ->
         assert got.dtype is operands[0].dtype
         assert torch.isfinite(got).all()
         assert ((got.double() - want).abs() <= terms * roundoff * want.abs().max()).all()
+
+
+def _near(got: Any, a: Any, b: Any, bias: Any = 0) -> bool:
+    """Tell whether a product, with a bias, is as exact as of float32: errors are a few units, of tf32 hundreds."""
+    a, b = a.detach().double(), b.detach().double()
+    limit = 32 * 2.0**-24 * (a.abs() @ b.abs() + abs(bias))
+    return bool(((got.double() - (a @ b + bias)).abs() <= limit).all())
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("name", SPLIT_METHODS)
+@pytest.mark.parametrize("way", ["enable", "linear", "matmul"])
+def test_float32_in_pieces(torch: Any, always: Any, way: str, name: str, tf32: bool) -> None:
+    """Values and gradients are bounded; precision= allows no rounding to tf32, whatever torch may do."""
+    if tf32 and way == "enable":
+        pytest.skip("torch's tf32 is not changed by the option")
+    import_module("matmill.torch.gradients").decider.cache_clear()
+    calls: dict[str, Callable[..., Any]] = {
+        "enable": lambda x, w, b: torch.nn.functional.linear(x, w, bias=b),
+        "linear": lambda x, w, b: always.linear(x, w, b, precision=name),
+        "matmul": lambda x, w, b: always.matmul(x, w.mT, bias=b, precision=name),
+    }
+    shapes = (2048, 1500), (1000, 1500), (1000,), (2048, 1000)
+    x, w, b, weight = (_random(torch, "float32", *shape) for shape in shapes)
+    if name == "fp16x3":
+        x[0, :5] *= 2.0**-40  # more than its pieces span
+    before = torch.backends.cuda.matmul.allow_tf32
+    operands = [one.requires_grad_() for one in (x, w, b)]
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        with always.enable(float32=name) if way == "enable" else nullcontext():
+            for _ in range(2):
+                result = calls[way](*operands)
+                to_x, to_w, to_b = torch.autograd.grad(result, operands, weight)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert _near(result, x, w.mT, b.detach().double())
+    assert _near(to_x, weight, w)
+    assert _near(to_w, weight.mT, x)
+    assert torch.allclose(to_b, weight.sum(0), rtol=1e-4, atol=1e-3)
+    if way == "enable":
+        rows = [row for row in always.report().rows if row.answered_by == "matmill"]
+        assert len(rows) == 3
+        assert all(name in row.key and row.method in SPLIT_METHODS for row in rows)
 
 
 def test_what_is_measured_is_kept(torch: Any, mt: Any, monkeypatch: pytest.MonkeyPatch) -> None:

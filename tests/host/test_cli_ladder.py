@@ -235,7 +235,7 @@ def test_the_list_has_every_rung_with_its_source(ladder: Ladder[Any], capsys: Ca
     assert all(any(each.startswith(f"{rung.label} ") for each in lines[start:]) for rung in ladder.rungs)
 
 
-@pytest.mark.parametrize(("n", "said"), [(256, "57 s"), (1024, "61 min"), (64, "")])
+@pytest.mark.parametrize(("n", "said"), [(256, "2 min"), (1024, "107 min"), (64, "")])
 def test_long_emulations_say_roughly_how_long_before_they_start(
     n: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -261,6 +261,15 @@ def test_tables_fit_80_columns_without_cutting_a_figure() -> None:
     emulated = lines_of(tables.report(outcome("emulator", [row])), 80)
     assert any("123M/123M" in each for each in emulated)
     assert max(len(each) for each in gpu + emulated) <= 84
+
+
+@pytest.mark.parametrize("on", ["gpu", "emulator"])
+def test_errors_of_float32_are_in_units_of_a_rounding(on: str) -> None:
+    lines = lines_of(tables.report(outcome(on, [measured("a"), measured("b", error_ratio=None)])), 200)
+    # A tenth of (k + 3) of them.
+    assert [line(lines, name).split()[-1] for name in ("a  ", "b  ")] == ["6.70", "-"]
+    assert on == "emulator" or line(lines, "cuBLAS").split()[-1] == "6.70"
+    assert "error: the largest of an element, in units of 2^-24 |A||B|" in lines
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,18 @@ def test_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(result, _load(files, "A"), _load(files, "B"), _load(files, "C"), alpha=2, beta=-1).ok
 
 
+def test_the_precision(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(files / "A.npy", np.ones((1024, 2048), np.float32))
+    np.save(files / "B.npy", np.ones((2048, 1024), np.float32))
+    bounds = []
+    for options in ((), ("--precision", "float32_tensor"), ("--precision", "tf32")):
+        assert _run(files, "--json", *options) == 0
+        bounds.append(json.loads(capsys.readouterr().out)["bound"]["compute_seconds"])
+    assert bounds == sorted(set(bounds), reverse=True)
+    assert _run(files, "--precision", "fp16") == 2
+    assert "Did you mean 'fp16x3'" in capsys.readouterr().err
+
+
 def test_a_matrix_that_all_products_share_moves_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(files / "A.npy", _load(files, "A")[None])  # a batch of one
     np.save(files / "B.npy", np.stack([_load(files, "B")] * 3))

@@ -22,6 +22,7 @@ from matmill.errors import IllegalConfigError
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.lowering import lower_gemm, lower_transpose
+from matmill.precision import METHODS, error_bound
 from matmill.problem import Geam, Gemm
 
 H200, A100, T4 = get("h200"), get("a100"), get("t4")
@@ -149,13 +150,25 @@ def test_a_thin_product_is_bounded_by_memory_and_split_k_costs_a_launch() -> Non
 def test_a_float32_product_gains_by_other_elements_or_tf32() -> None:
     result = explain(PLAIN, H200)
     assert (result.floor.bound, result.floor.unit) == ("compute: FMA units", "FMA units, float32")
-    assert [change.kind for change in result.changes] == ["dtype", "precision"]
+    assert [change.kind for change in result.changes] == ["dtype", "precision", "precision"]
     assert result.changes[0].words == "bfloat16 or float16 elements"
     assert result.changes[0].problem.dtype is BF16
     assert result.changes[1].problem == replace(PLAIN, precision="tf32")
-    # Older GPUs have no kernel for tf32, and a T4 none for bfloat16 that gains.
-    assert [change.kind for change in changes(PLAIN, A100)] == ["dtype"]
+    assert result.changes[2].problem == replace(PLAIN, precision="float32_tensor")
+    # Older GPUs have no kernel for tf32 alone, and a T4 none for bfloat16 that gains.
+    assert [change.problem.precision for change in changes(PLAIN, A100)] == ["default", "float32_tensor"]
     assert [change.words for change in changes(PLAIN, T4)] == ["float16 elements"]
+
+
+def test_pieces_have_a_price_in_error_bounds() -> None:
+    (pieces,) = (change for change in changes(PLAIN, H200) if change.problem.split_methods)
+    bounds = [round(error_bound(method, PLAIN.k)) for method in ("fp16x3", "fma")]
+    assert f"at most {bounds[0]} units of 2**-24 |A| @ |B| instead of {bounds[1]}" in pieces.words
+    assert max(error_bound(method, PLAIN.k) for method in METHODS) == error_bound("fp16x3", PLAIN.k)
+    others = replace(PLAIN, out_dtype=F64), replace(PLAIN, precision="tf32"), _lowered(9, 9, 85, F32)
+    for problem in (pieces.problem, *others):
+        assert not any(change.problem.split_methods and change.kind == "precision" for change in changes(problem, H200))
+    assert "tf32" in {change.problem.precision for change in changes(pieces.problem, H200)}
 
 
 def test_what_older_gpus_cannot_run_is_said() -> None:

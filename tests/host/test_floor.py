@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import IllegalConfigError
 from matmill.ladders.registry import LADDERS
-from matmill.problem import Geam, Gemm
+from matmill.problem import SPLIT_METHODS, Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 #: Of a configuration that splits float32 elements for the tensor cores: what the fastest long products do.
@@ -30,6 +31,7 @@ PROBLEMS = [
     Gemm(1, 4096, 4096, F16),
     Gemm(17, 17, 17, F32, batch=20_000),
     Gemm(4096, 4096, 4096, F32, precision="tf32"),
+    *(Gemm(n, n, n, F32, precision=name) for n in (64, 1024, 8192) for name in SPLIT_METHODS),
     Gemm(3, 3, 10_000_000, F32, gram=True, a_strides=(10_000_000, 1)),
 ]
 
@@ -56,7 +58,10 @@ def ladders() -> Iterator[tuple[str, Gemm | Geam, float]]:
         subject = LADDERS[record["ladder"]].subject
         for row in (*record["rows"], *record["baselines"]):
             if row["seconds"] and not row.get("phases"):
-                yield f"{path.name}: {row}", subject.problem(row.get("problem") or record["problem"]), row["seconds"]
+                problem = subject.problem(row.get("problem") or record["problem"])
+                if row.get("rung") == "fp16x3":
+                    problem = replace(problem, precision="fp16x3")
+                yield f"{path.name}: {row}", problem, row["seconds"]
 
 
 def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
@@ -78,3 +83,15 @@ def test_no_measured_time_is_below_it() -> None:
     assert len(timed) > 1000
     below = [text for text, problem, seconds in timed if seconds < floor(problem, get("h200"), SPLIT).seconds]
     assert below == []
+
+
+def test_pieces_are_three_products_of_the_tensor_cores() -> None:
+    arch = get("h200")
+    rates = {"fp16x3": 989.4e12, "tf32x3": 494.7e12, "float32_tensor": 989.4e12}
+    for name, rate in rates.items():
+        least = floor(Gemm(8192, 8192, 8192, F32, precision=name), arch)
+        assert least.flops_per_s == rate / 3
+        assert least.unit is not None
+        assert least.unit.endswith("3 products for each of float32")
+    short = Gemm(8192, 8192, 85, F32, precision="float32_tensor")
+    assert floor(short, arch).unit == "FMA units, float32"

@@ -21,7 +21,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 
 #: The layers of docs/architecture.md, low to high. A module may import its own layer and those below it.
 LAYERS = (
-    ("errors", "dtypes", "settings", "driver", "reference"),
+    ("errors", "dtypes", "settings", "driver", "precision", "reference"),
     ("arch", "arrays", "problem", "config", "decisions"),
     ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering"),
     ("kernels", "include"),
@@ -145,13 +145,15 @@ def test_cuda_and_array_libraries_stay_where_they_belong() -> None:
 
 
 #: The folders of kernels/ that others may use, low to high; the kernels themselves know nothing of each other.
-COMMON = ("shared", "splitk", "repack")
+COMMON = ("shared", "splitk", "repack", "pieces")
+#: Where pieces of float32 elements in memory do not suffice, they are split in registers by this kernel's warps.
+IN_REGISTERS = ("pieces", "hgemm")
 
 
 def _knows(folder: str, other: str) -> bool:
     """Tell whether files of a folder of kernels/ may use those of another one."""
     below = COMMON.index(folder) if folder in COMMON else len(COMMON)
-    return other == folder or other in COMMON[:below]
+    return other == folder or other in COMMON[:below] or (folder, other) == IN_REGISTERS
 
 
 def test_kernel_folders_know_their_own_files_and_the_common_ones() -> None:

@@ -22,7 +22,7 @@ from matmill.ladders.inner.rungs import INNER
 from matmill.ladders.memory.rungs import FILL, MEMORY, PRODUCT, Fill, filled
 from matmill.ladders.packed import reported
 from matmill.ladders.registry import LADDERS
-from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.sgemm.rungs import IN_PIECES, IN_REGISTERS, ON_FMA, SGEMM
 from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
@@ -33,7 +33,7 @@ A100, H200 = arch.get("a100"), arch.get("h200")
 TARGETS = ("sm_75", "sm_90a")
 RUNGS = {rung.label: rung for rung in INNER}
 BY_LABEL = {rung.label: rung for rung in SGEMM}
-ANY_SHAPE = ("naive", "multi(1)", "multi(2)", "multi(4)", "multi(8)", "tuned")
+ANY_SHAPE = ("naive", "multi(1)", "multi(2)", "multi(4)", "multi(8)", "tuned", *(rung.label for rung in IN_PIECES))
 E, F, C, D, W = (Pointer(name, 4096 * i) for i, name in enumerate("EFCDW", start=1))
 OPERANDS = GemmOperands(E, F, C, D, alpha=2.0, beta=3.0, workspace=W)
 ENTRIES = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.rungs]
@@ -77,7 +77,7 @@ def test_entries_are_complete(ladder: str, rung: Any) -> None:
 
 @pytest.mark.parametrize(
     ("ladder", "rung"),
-    [entry for entry in ENTRIES if entry[0] != "memory"],
+    [entry for entry in ENTRIES if entry[0] != "memory" and entry[1] not in IN_PIECES],
     ids=lambda value: getattr(value, "label", ""),
 )
 def test_a_kernel_lies_beside_its_entry_and_uses_every_constant(ladder: str, rung: Rung[Any]) -> None:
@@ -114,7 +114,7 @@ def test_reported_times_turn_into_rates() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("rung", [*SGEMM[:-4], PRODUCT, FILL], ids=lambda rung: getattr(rung, "label", "kernel"))
+@pytest.mark.parametrize("rung", [*ON_FMA[:-4], PRODUCT, FILL], ids=lambda rung: getattr(rung, "label", "kernel"))
 def test_float32_rungs_compile_without_spills(rung: Any, target: str) -> None:
     kernel = getattr(rung, "kernel", rung)
     used = resources(generate(kernel, F32), target)
@@ -122,6 +122,17 @@ def test_float32_rungs_compile_without_spills(rung: Any, target: str) -> None:
     if kernel is not FILL:
         x, y, z = kernel.geometry(Gemm(1024, 1024, 1024), kernel.config).block
         assert 0 < used.registers * x * y * z <= H200.registers_per_sm
+
+
+@pytest.mark.parametrize("n", [256, 1024, 4096, 8192])
+@pytest.mark.parametrize("rung", [*IN_REGISTERS, *IN_PIECES], ids=lambda rung: rung.label)
+def test_float32_rungs_on_tensor_cores_compile_without_spills(rung: Rung[Gemm], n: int) -> None:
+    problem = Gemm(n, n, n)
+    kernel = kernel_of(rung, problem)
+    assert kernel.why_not(problem, H200) is None
+    used = resources(generate(kernel, F32), "sm_90a")
+    assert (used.spill_stores, used.spill_loads) == (0, 0)
+    assert used.stack == 0 or rung in IN_PIECES  # arguments of the function that multiplies whole elements
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -264,7 +275,7 @@ def test_loads_are_as_wide_as_the_alignment(problem: Gemm, e_width: int, f_mode:
 # Launches
 
 
-@pytest.mark.parametrize("rung", SGEMM, ids=lambda rung: rung.label)
+@pytest.mark.parametrize("rung", [*ON_FMA, *IN_REGISTERS], ids=lambda rung: rung.label)
 def test_arguments_follow_the_parameters(rung: Rung[Gemm]) -> None:
     a, b, c, d = (Pointer(name, 256 * i) for i, name in enumerate("ABCD", start=1))
     args = rung.kernel.arguments(Gemm(256, 512, 768), rung.kernel.config, GemmOperands(a, b, c, d, alpha=2.0, beta=3.0))

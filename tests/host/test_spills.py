@@ -143,5 +143,5 @@ def test_no_tile_of_16_bit_products_spills(
 def test_no_epilogue_spills(activation: str) -> None:
     problem = Gemm(64, 64, 64, F64, epilogue=Epilogue("row", activation=activation))
     for launch in SPLITK_REDUCE:
-        result = resources(generate(launch.of_problem(problem), F64), H200.target)
+        result = resources(generate(launch.of_problem(problem, launch.config), F64), H200.target)
         assert (result.spill_stores, result.stack) == (0, 0), str(launch.config)

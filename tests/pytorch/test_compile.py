@@ -41,6 +41,7 @@ def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any
     operators = torch.ops.matmill
     x, y, vector = _random(3, 5, grad=grad), _random(2, 5, 3, grad=grad), _random(5, grad=grad)
     halves = x.detach().half().requires_grad_(grad), y.detach().half().requires_grad_(grad)
+    singles = y.detach().float().requires_grad_(grad), x.detach().float().requires_grad_(grad)
     forms: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         "transpose_add": (operators.transpose_add.default, (x, y), {}),
         "scaled": (operators.transpose_add.default, (x, y), {"alpha": 2.0, "beta": -1}),
@@ -51,6 +52,7 @@ def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any
         "vectors": (operators.matmul.default, (vector, y), {}),
         "activated": (operators.matmul.default, (y, x, vector), {"activation": "gelu_tanh"}),
         "rows of bias": (operators.matmul.default, (y, x, _random(5, 1, grad=grad)), {}),
+        "pieces": (operators.matmul.default, singles, {"precision": "tf32x3"}),
         "wide": (operators.matmul.default, halves, {"out_dtype": torch.float32, "precision": "high"}),
     }
     if grad:  # no derivative is recorded into out

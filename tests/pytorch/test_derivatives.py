@@ -11,6 +11,7 @@ from matmill import errors
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
+batched: Any = import_module("matmill.torch.states").batched
 
 
 def _random(seed: int, *shape: int) -> Any:
@@ -170,3 +171,23 @@ def test_inference_mode() -> None:
         mt.transpose_add(x, y, alpha=2, out=out)
     assert out.is_inference()
     assert torch.equal(out, 2 * x.detach().mT + y.detach())
+
+
+def test_batched_gradients_are_told() -> None:
+    """They have no memory that a kernel could read."""
+    seen: list[bool] = []
+
+    class Noted(torch.autograd.Function):  # type: ignore[misc]  # torch is Any
+        @staticmethod
+        def forward(_ctx: Any, x: Any) -> Any:
+            return 2 * x
+
+        @staticmethod
+        def backward(_ctx: Any, given: Any) -> Any:
+            seen.append(batched(given, torch.ones(1)))
+            return 2 * given
+
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.grad(Noted.apply(x), x, torch.eye(3), is_grads_batched=True)
+    Noted.apply(x).sum().backward()
+    assert seen == [True, False]

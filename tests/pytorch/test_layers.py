@@ -34,9 +34,9 @@ def test_gradients_are_one_product_each_and_keep_only_what_they_need(
     kept: list[tuple[int, ...]] = []
     product = gradients._product
 
-    def counted(a: Any, b: Any) -> Any:
+    def counted(a: Any, b: Any, precision: str | None) -> Any:
         products.append((tuple(a.shape), tuple(b.shape)))
-        return product(a, b)
+        return product(a, b, precision)
 
     def pack(tensor: Any) -> Any:
         kept.append(tuple(tensor.shape))
@@ -60,7 +60,7 @@ def test_gradients_on_a_gpu_are_decided_but_those_of_gradients(decided: Any, mon
     decide = import_module("matmill.torch.decide")
     decider = decide.Decider(decided, decide.Options())
     product = gradients._product
-    assert product(torch.ones(2, 3), torch.ones(3, 4)).shape == (2, 4)
+    assert product(torch.ones(2, 3), torch.ones(3, 4), None).shape == (2, 4)
     assert decided.ours == []  # not on a GPU
 
     class OnGPU(torch.Tensor):  # type: ignore[misc] # torch may be absent, and is Any then
@@ -68,14 +68,14 @@ def test_gradients_on_a_gpu_are_decided_but_those_of_gradients(decided: Any, mon
 
         device = torch.device("cuda", 0)
 
-    monkeypatch.setattr(gradients, "decider", lambda: decider)
+    monkeypatch.setattr(gradients, "decider", lambda _precision: decider)
     monkeypatch.setattr(import_module("matmill.torch.states"), "PLAIN", frozenset({OnGPU}))
     x, y = (torch.ones(shape).as_subclass(OnGPU) for shape in ((2, 3), (3, 4)))
     monkeypatch.setattr(decider, "answer", lambda one: ("decided", one.layout[2:]))
     with torch.no_grad():
-        assert product(x, y)[0] == "decided"
+        assert product(x, y, None)[0] == "decided"
     with torch.enable_grad():
-        assert torch.equal(product(x, y), torch.full((2, 4), 3.0))
+        assert torch.equal(product(x, y, None), torch.full((2, 4), 3.0))
 
 
 @pytest.mark.parametrize("wins", [True, False])
@@ -87,7 +87,7 @@ def test_a_layer_on_a_gpu_goes_straight(
     functions, decide = (import_module(f"matmill.torch.{name}") for name in ("functions", "decide"))
     decided.wins = lambda *_shapes: wins
     decider = decide.Decider(decided, decide.Options())
-    monkeypatch.setattr(gradients, "decider", lambda: decider)
+    monkeypatch.setattr(gradients, "decider", lambda _precision: decider)
     monkeypatch.setattr(functions, "_layer", lambda *tensors: all(x is None or x.is_contiguous() for x in tensors))
     monkeypatch.setattr(functions, "_LAYERS", {})
     operands = [_tensor(4, 6, 7), _tensor(5, 7, seed=1), *([_tensor(5, seed=2)] if bias else [])]

@@ -18,7 +18,7 @@ torch: Any = pytest.importorskip("torch")
 
 from lab.program_checks import GRADIENTS, LOSSES, gradients_differ, learn, losses_differ, losses_move  # noqa: E402 — needs torch
 from lab.programs import PROGRAMS, build  # noqa: E402 — the same
-from lab.programs_page import programs  # noqa: E402 — the same
+from lab.programs_page import in_pieces, programs  # noqa: E402 — the same
 from matmill.torch.gpu import Prepared  # noqa: E402 — the same
 from support.decided_gpu import DecidedGPU  # noqa: E402 — the same
 
@@ -35,9 +35,9 @@ class WrongGPU(DecidedGPU):
         super().__init__()
         self.wrong, self.negated = wrong, 0
 
-    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
         """Return the kernel."""
-        prepared = super().prepare(a, b, addend)
+        prepared = super().prepare(a, b, addend, precision)
 
         def negate(*operands: Any) -> Any:
             self.negated += 1
@@ -46,9 +46,28 @@ class WrongGPU(DecidedGPU):
         return prepared._replace(run=negate) if (tuple(a.shape), tuple(b.shape)) == self.wrong else prepared
 
 
-def measured(name: str) -> dict[str, Any]:
+class RoundingGPU(DecidedGPU):
+    """A stand-in whose kernels round float32 products to that many bits of mantissa."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
+        """Return the kernel."""
+        prepared = super().prepare(a, b, addend, precision)
+
+        def rounded(*operands: Any) -> Any:
+            mantissa, exponent = torch.frexp(prepared.run(*operands))
+            return torch.ldexp(torch.round(mantissa * 2**self.bits) / 2**self.bits, exponent)
+
+        return prepared._replace(run=rounded)
+
+
+def measured(name: str, float32: str | None = None) -> dict[str, Any]:
     """Return the record of a small program."""
-    result: dict[str, Any] = script.measure(name, "cpu", Namespace(small=True, compile=False, rounds=1))
+    options = Namespace(small=True, compile=False, rounds=1, float32=float32)
+    result: dict[str, Any] = script.measure(name, "cpu", options)
     return result
 
 
@@ -139,6 +158,40 @@ def test_the_script_writes_a_record_whose_table_can_be_made(
     table = programs({**of_gpu, "programs": record["programs"]})
     for row in record["programs"]:
         assert f"| `{row['name']}`: {row['title']}, {row['dtype']} |" in table
+
+
+def test_float32_in_pieces_is_measured_against_float64(decided: DecidedGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = measured("mlp1201", "float32_tensor")
+    assert set(decided.precisions) == {"float32_tensor"}
+    assert {product["method"] for product in row["products"]} == {"fp16x3"}
+    distances = row["from_float64"]
+    for of in ("losses", "gradients"):
+        assert 0 < distances[of]["torch"] < 1e-5
+        assert distances[of]["matmill"] < 4 * distances[of]["torch"]
+    monkeypatch.setattr(importlib.import_module("matmill.torch.session"), "_DEVICE", RoundingGPU(11))
+    coarse = measured("mlp1201", "float32_tensor")["from_float64"]
+    for of in ("losses", "gradients"):
+        assert coarse[of]["matmill"] > 20 * distances[of]["matmill"]
+        assert coarse[of]["torch"] == distances[of]["torch"]
+    assert "from_float64" not in measured("statistics")
+
+
+def test_rows_in_pieces_are_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "programs.json"
+    arguments = ("--small", "--device", "cpu", "--rounds", 1, "--out", path, "--only", "statistics")
+    of_gpu = json.loads((BENCHMARKS / "results" / "programs_h200.json").read_text(encoding="utf-8"))
+    assert in_pieces({"programs": []}) == ""
+    for options in ((), ("--float32", "float32_tensor"), ()):
+        assert run_script(monkeypatch, "programs.py", *arguments, *options) == 0
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert [row["name"] for row in record["programs"]] == ["statistics"]
+        assert "from_float64" not in record["programs"][0]
+        assert list(record)[-1] == "programs"
+    (row,) = record["float32_tensor"]["programs"]
+    page = in_pieces({**of_gpu, "float32_tensor": {"environment": of_gpu["environment"], "programs": [row]}})
+    assert f"| `statistics`: {row['title']} |" in page
+    assert f"{row['from_float64']['losses']['matmill']:.1e} |" in page
+    assert run_script(monkeypatch, "programs.py", *arguments, "--float32", "tf32") == 2
 
 
 def test_the_script_lists_programs_and_needs_a_gpu_or_to_be_told(

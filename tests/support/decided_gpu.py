@@ -18,13 +18,15 @@ class DecidedGPU:
     """A GPU of CPU tensors on which matmill wins the products whose operands' shapes ``wins`` accepts.
 
     ``ours`` counts the products that matmill answered by the shapes of their operands, ``timed`` lists the trials.
-    ``broken`` is raised by kernels while they are prepared, or launched.
+    ``precisions`` are those of the kernels that were prepared. ``broken`` is raised by kernels while they are prepared,
+    or launched.
     """
 
     def __init__(self, wins: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda _a, _b: True) -> None:
         self.wins = wins
         self.ours: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.precisions: list[str | None] = []
         self.captures = False
         self.tuned: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
         self.workspace = 0
@@ -65,13 +67,14 @@ class DecidedGPU:
         """Return the seconds between two times."""
         return last - first
 
-    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""
         if self.broken_preparation is not None:
             raise self.broken_preparation
         shapes = tuple(a.shape), tuple(b.shape)
         strides = [(x.stride(), x.shape) for x in (a, b)]
         self._latest = shapes
+        self.precisions.append(precision)
 
         def run(x: Any, y: Any, z: Any) -> Any:
             if self.broken_launch is not None:
@@ -86,10 +89,10 @@ class DecidedGPU:
             assert (z is None) is (addend is None), "a kernel reads the addend that it was prepared for"
             return product if z is None else product + torch._neg_view(z) if z.is_neg() else product + z  # its memory
 
-        problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1])
-        return Prepared(run, self.workspace, self.seconds_each, problem)
+        problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1], precision=precision or "default")
+        return Prepared(run, self.workspace, self.seconds_each, problem, next(iter(problem.split_methods), None))
 
-    def tune(self, a: Any, b: Any, _addend: Any, count: int) -> None:
+    def tune(self, a: Any, b: Any, _addend: Any, _precision: str | None, *, count: int) -> None:
         """Remember what is tuned."""
         self.tuned.append((tuple(a.shape), tuple(b.shape), count))
 

@@ -11,6 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 
 import matmill.torch as mt
 from matmill.errors import ArgumentError
+from matmill.torch import gradients
 from support.ranks import Ranks, refused
 
 R, P = Replicate(), Partial()
@@ -39,7 +40,7 @@ def _close(actual: Any, expected: Any, *placements: Any) -> None:
     full = actual.full_tensor()
     assert full.dtype == expected.dtype
     # Of sums near 0, each rank's part may have been rounded: two of 2**-9 of it.
-    near = 1e-9 if full.dtype == torch.float64 else 2.0**-7
+    near = {torch.float64: 1e-9, torch.float32: 1e-5}.get(full.dtype, 2.0**-7)
     limit = near * expected.abs().max().item()
     assert torch.allclose(full, expected, rtol=near, atol=limit), (full - expected).abs().max()
 
@@ -90,6 +91,42 @@ def column_and_row_parallel(ranks: Ranks) -> None:
         # The same operands without an epilogue: torch keeps its answers apart.
         _close(torch.ops.matmill.matmul(at.put(x, Shard(1)), at.put(w.mT, Shard(0))), (x @ w.mT), P)
         _close(mt.matmul(at.put(x, R), at.put(w.mT, R), activation="relu"), (x @ w.mT).relu(), R)
+
+
+def products_in_pieces(ranks: Ranks) -> None:
+    """Check layers in pieces and their gradients: of rows, columns and k, compiled, and where torch has to move one."""
+    at = _Mesh(ranks)
+    seen: list[Any] = []
+    operator = gradients._MATMUL
+
+    def noted(*tensors: Any, **options: Any) -> Any:
+        seen.append(options.get("precision"))
+        return operator(*tensors, **options)
+
+    def layer(x: Any, w: Any) -> Any:
+        return mt.linear(x, w, precision="float32_tensor")
+
+    x, w, weight = (at.numbers(4 * ranks.world, 4 * ranks.world, dtype=torch.float32) for _ in range(3))
+    plain = [one.clone().requires_grad_() for one in (x, w)]
+    expected = plain[0] @ plain[1].mT
+    wanted = torch.autograd.grad(expected, plain, weight)
+    for by_x, by_w, by_d in ((Shard(0), R, Shard(0)), (R, Shard(0), Shard(1)), (Shard(1), Shard(1), P)):
+        placed = [at.put(one, by).requires_grad_() for one, by in ((x, by_x), (w, by_w))]
+        for of_grad in (R if by_d == P else by_d, Shard(1) if by_d == Shard(0) else Shard(0)):
+            gradients._MATMUL = noted
+            d = layer(*placed)
+            seen.clear()
+            got = torch.autograd.grad(d, placed, at.put(weight, of_grad))
+            gradients._MATMUL = operator
+            assert set(seen) <= {"float32_tensor"}
+            assert seen or of_grad not in {R, by_d}, (by_d, of_grad)
+            for one, other in zip((d, *got), (expected, *wanted), strict=True):
+                _close(one, other)
+        compiled_layer = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        d = compiled_layer(*placed)
+        d.full_tensor().mul(weight).sum().backward()
+        for one, other in zip((d, *(x.grad for x in placed)), (expected, *wanted), strict=True):
+            _close(one, other)
 
 
 def batches_and_vectors(ranks: Ranks) -> None:
@@ -213,6 +250,7 @@ def compiled(ranks: Ranks) -> None:
 CASES = (
     inner_sharded_in_k,
     column_and_row_parallel,
+    products_in_pieces,
     batches_and_vectors,
     transposes,
     meshes_of_two_dimensions,

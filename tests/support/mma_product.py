@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from matmill.arch import ARCHES
 from matmill.config import Config
-from matmill.dtypes import ALL
+from matmill.dtypes import ALL, F32
 from matmill.emulator import Report
 from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM
-from matmill.kernels.hgemm.tiles import space, tile, with_vector_widths
+from matmill.kernels.hgemm.tiles import space, tile, with_epilogue, with_vector_widths
 from matmill.problem import Gemm
 from support.strided import COLUMN, ROW, Layout
 from support.strided_product import StridedProduct
@@ -30,6 +30,8 @@ def mma_tiles(arch: str) -> list[Config]:
 def on_tiles(product: StridedProduct, config: Config, *, parts: int = 1, pads: str = "") -> Kernel[Gemm]:
     """Give HGEMM the tile shape ``config`` for a product, k in ``parts`` slices and the operands ``pads`` repacked."""
     config = with_vector_widths(config, product.problem, pads)
+    if product.problem.dtype is F32:
+        config = with_epilogue(config, product.problem, parts)
     return HGEMM.with_config(config.launched(SPLIT_K=parts, REPACK_A=int("A" in pads), REPACK_B=int("B" in pads)))
 
 
@@ -52,7 +54,8 @@ class Product:
         pads: str = "",
     ) -> None:
         self.arch = ARCHES[arch]
-        self.product = StridedProduct(shape, a, b, d, c, dtype=ALL[dtype], batch=batch, alpha=-1.5)
+        precision = "tf32x3" if dtype == "float32" else "default"
+        self.product = StridedProduct(shape, a, b, d, c, dtype=ALL[dtype], batch=batch, alpha=-1.5, precision=precision)
         self.kernel = on_tiles(self.product, config, parts=parts, pads=pads)
 
     def run(self, schedule: int = 0) -> list[Report]:

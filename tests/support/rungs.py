@@ -38,6 +38,9 @@ WHOLE = {
     "async-copy": (128, 256, 24),
     "warp-tiles": (128, 512, 24),
     "tuned": (64, 64, 64),
+    "tf32x3": (128, 128, 64),
+    "promoted": (128, 128, 64),
+    **dict.fromkeys(("pieces", "fp16x3"), (128, 128, 128)),
 }
 #: Rungs on wgmma whose blocks walk over the tiles, and so many blocks that each has several.
 WALKERS = {"hgemm/persistent": 1, "hgemm/tma-store": 1, "hgemm/multicast": 2, "hgemm/pingpong": 1}

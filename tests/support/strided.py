@@ -50,7 +50,8 @@ def without(source: Source, header: str, snippet: str, index: int = 0, instead: 
 class Layout:
     """A matrix in its buffer: transposed or not, elements between runs, between elements, before the first.
 
-    ``shared`` says that all matrices of a batch are the same one.
+    ``shared`` says that all matrices of a batch are the same one, ``backwards`` that rows and columns run backwards.
+    With a step of 0 all elements of a run are one.
     """
 
     transposed: bool = False
@@ -58,22 +59,25 @@ class Layout:
     step: int = 1
     start: int = 0
     shared: bool = False
+    backwards: bool = False
 
     def view(self, batch: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
         """Return a view [batch, rows, columns] of a buffer whose bits are all ones: NaN in every float type."""
-        matrix, row, column = self.strides(rows, columns)
+        matrix, row, column = map(abs, self.strides(rows, columns))
         count = rows * row if not self.transposed else columns * column
         buffer = np.empty(self.start + count + (batch - 1) * matrix + self.step, dtype)
         buffer.view(f"i{dtype.itemsize}")[...] = -1
         strides = tuple(elements * dtype.itemsize for elements in (matrix, row, column))
-        return as_strided(buffer[self.start :], (batch, rows, columns), strides)
+        view = as_strided(buffer[self.start :], (batch, rows, columns), strides)
+        return view[:, ::-1, ::-1] if self.backwards else view
 
     def strides(self, rows: int, columns: int) -> tuple[int, int, int]:
         """Count the elements between neighbours in the batch, in a column and in a row, of empty matrices too."""
         outer, inner = (columns, rows) if self.transposed else (rows, columns)
         pitch = inner * self.step + self.pad
         row, column = (self.step, pitch) if self.transposed else (pitch, self.step)
-        return 0 if self.shared else outer * pitch, row, column
+        sign = -1 if self.backwards else 1
+        return 0 if self.shared else outer * pitch, sign * row, sign * column
 
     def align(self, batch: int, rows: int, columns: int, size: int) -> int:
         """Count the bytes to which the start of every run is aligned, at most 16, of elements of ``size`` bytes."""
@@ -83,7 +87,11 @@ class Layout:
 
     def start_align(self, batch: int, matrix: int, size: int) -> int:
         """Count the bytes to which the start of every matrix is aligned, at most 16: they are ``matrix`` apart."""
-        return gcd(ALIGN, self.start * size, matrix * size if batch > 1 else 0)
+        return gcd(ALIGN, self.first(size), matrix * size if batch > 1 else 0)
+
+    def first(self, size: int) -> int:
+        """Count bytes that divide the address of the first element, of elements of ``size`` bytes."""
+        return size if self.backwards else self.start * size
 
 
 ROW, COLUMN = Layout(), Layout(transposed=True)

@@ -74,7 +74,7 @@ class StridedProduct(Strided[Gemm]):
             if name != "c":
                 aligns[name] = layout.align(self.batch, *sizes, dtype.itemsize)
                 starts[name] = layout.start_align(self.batch, matrix, dtype.itemsize)
-                firsts.append(layout.start * dtype.itemsize)
+                firsts.append(layout.first(dtype.itemsize))
         self.problem = Gemm(
             m, n, k, dtype=self.dtype, batch=self.batch, **strides,
             a_align=aligns["a"], b_align=aligns["a" if self.gram else "b"], d_align=aligns["d"],

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import product as pairs
 
+import numpy as np
+
 from matmill.config import Config
 from matmill.dtypes import ALL, F32
 from matmill.kernel import Kernel
+from matmill.kernels.pieces import METHODS
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured, staging_bytes, unaligned
@@ -23,7 +26,7 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, stages, A through registers.
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, stages, A in registers, pieces.
 
     Few SMs give blocks several tiles, few stages give k-steps several rounds. 0 stages: as many as there is room for.
     """
@@ -36,14 +39,20 @@ class Case:
     sms: int = 2
     stages: int = 0
     in_registers: bool = False
+    pieces: int = 0
     given: dict[str, object] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return self.name
 
     def product(self) -> StridedProduct:
-        """Return the product on fresh numbers."""
-        return StridedProduct(self.sizes, **self.given)  # type: ignore[arg-type]
+        """Return the product on fresh numbers; rows of A and columns of B in pieces have many exponents."""
+        product = StridedProduct(self.sizes, **self.given)  # type: ignore[arg-type]
+        if self.pieces:
+            for x in (product.arrays["A"], product.arrays["B"].swapaxes(1, 2)):
+                numbers = 3 * np.arange(len(x))[:, None, None] + np.arange(x.shape[1])[:, None]
+                x[...] = x * np.float32(2) ** (numbers % 7).astype(np.float32)
+        return product
 
     def kernel(self, problem: Gemm) -> Kernel[Gemm]:
         """Return the kernel with the constants for it."""
@@ -54,11 +63,12 @@ class Case:
         repack = [
             name
             for name in unaligned(exchanged(problem) if self.swap else problem)
-            if name == "B" or not self.in_registers
+            if not self.pieces and (name == "B" or not self.in_registers)
         ]
         config = configured(
-            self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack, in_registers=self.in_registers
-        )
+            self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack,
+            in_registers=self.in_registers, pieces=self.pieces,
+        )  # fmt: skip
         if self.stages:
             staging = staging_bytes(config)
             stage = (config["SHARED_BYTES"] - staging) // config["STAGES"]
@@ -203,4 +213,46 @@ REGISTERS = (
          given={"a": _ODD_COLUMNS}),
     Case("A in registers, slices", SQUARE, (135, 72, 333), slices=3, in_registers=True, given={"a": _ODD}),
 )  # fmt: skip
+
+
+def _split(name: str, shape: Shape, sizes: tuple[int, int, int], *, swap: bool = False, **given: object) -> list[Case]:
+    """Return a product in pieces by each method, with the fewest stages, and several tiles for each block."""
+    of_cluster = shape.cluster[0] * shape.cluster[1] * shape.cluster_k
+    return [
+        Case(f"{by}: {name}", shape, sizes, swap=swap, sms=of_cluster, stages=4, pieces=1 + index,
+             given={"dtype": F32, "precision": by, **given})
+        for index, by in enumerate(METHODS)
+    ]  # fmt: skip
+
+
+#: float32 in pieces: layouts, epilogues and tiles.
+_NARROW, _ANY_START = Shape(64, 32, 1), Layout(pad=2, start=1)
+_BACKWARDS = (Layout(backwards=True), Layout(transposed=True, pad=1, backwards=True))
+PIECES = (
+    *_split("rows and columns", SMALL, (70, 72, 200), b=COLUMN),
+    *_split("columns and rows", SMALL, (70, 72, 200), a=COLUMN, d=COLUMN),
+    *_split("rows", SMALL, (70, 36, 260)),
+    *_split("columns", SMALL, (70, 72, 136), a=COLUMN, b=COLUMN),
+    *_split("odd sizes", SMALL, (67, 73, 131), a=_ODD, b=_ODD_COLUMNS, d=_ANY_START),
+    *_split("odd sizes, exchanged", _NARROW, (73, 67, 101), swap=True, a=_ANY_START, b=_ODD, d=_ANY_START),
+    *_split("strided", SMALL, (70, 40, 99), a=Layout(step=3), b=Layout(transposed=True, step=2), d=Layout(step=2)),
+    *_split("backwards", _NARROW, (70, 40, 99), a=_BACKWARDS[0], b=_BACKWARDS[1], d=_BACKWARDS[0]),
+    *_split("one element for each row and column", _NARROW, (70, 40, 99), a=Layout(step=0, pad=1), b=COLUMN),
+    *_split("a batch", SMALL, (60, 72, 136), batch=3, c=ROW),
+    *_split("a batch that shares A", _NARROW, (70, 41, 150), batch=3, a=Layout(shared=True), b=COLUMN),
+    *_split("an odd batch that shares B", SMALL, (61, 33, 101), swap=True, batch=3, b=Layout(shared=True), a=COLUMN),
+    *_split("a Gram matrix", _NARROW, (70, 70, 150), gram=True),
+    *_split("Gram matrices of columns", SMALL, (37, 37, 150), gram=True, a=Layout(transposed=True, pad=1), batch=2),
+    *_split("C, alpha", SMALL, (70, 72, 136), c=COLUMN, alpha=-1.5),
+    *_split("C is D", SMALL, (70, 40, 136), in_place=True, alpha=0.5),
+    *_split("C is D, exchanged", _NARROW, (40, 70, 136), swap=True, in_place=True, d=_ODD, bias="row"),
+    *_split("row bias and gelu", SMALL, (70, 73, 136), bias="row", activation="gelu", b=COLUMN),
+    *_split("column bias and relu", SMALL, (70, 72, 136), bias="column", bias_step=2, activation="relu", c=ROW),
+    *_split("slices in a cluster", replace(SMALL, cluster_k=2), (70, 72, 330), b=COLUMN, c=ROW),
+    *_split("slices in a cluster, exchanged", replace(_NARROW, cluster_k=4), (30, 70, 270), swap=True, bias="column"),
+    *_split("groups that alternate", Shape(64, 128, 2, pingpong=True), (130, 136, 200), b=COLUMN),
+    *_split("a cluster along m", Shape(128, 128, 2, cluster=(2, 1)), (200, 72, 136), a=COLUMN, b=COLUMN),
+    *_split("a cluster along n", Shape(128, 64, 2, cluster=(1, 2)), (136, 100, 136), b=ROW),
+    *_split("three groups", Shape(192, 64, 3), (200, 24, 136), b=COLUMN, alpha=0.5),
+)
 ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *FLOATS, *OPERANDS, *REGISTERS)

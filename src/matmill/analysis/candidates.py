@@ -11,6 +11,7 @@ from matmill.arch import Arch
 from matmill.choose import call_seconds
 from matmill.config import Config
 from matmill.kernel import Kernel, Prediction, Production, ceil_div
+from matmill.kernels.pieces import method
 from matmill.kernels.repack.copies import repacked
 from matmill.problem import Geam, Gemm
 
@@ -186,6 +187,7 @@ def label(config: Config) -> str:
         f"split-K {slices(config)}" if slices(config) > 1 else "",
         f"{' and '.join(copied(config))} repacked" if copied(config) else "",
         f"{in_registers(config)} through registers" if in_registers(config) else "",
+        f"A and B in pieces by {method(config)}" if config.get("PIECES") else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -42,6 +42,7 @@ def _causes(explanation: Explanation) -> Iterator[Reason]:
     if not isinstance(problem, Gemm):
         return
     yield Reason(f"{_unaligned(problem, copied(chosen.config))} repacked first", chosen.terms.get("repack", 0.0))
+    yield Reason("a launch splits A and B into pieces first", chosen.terms.get("split", 0.0))
     count = slices(chosen.config)
     yield Reason(f"a second launch adds the sums of {count} slices of k", chosen.terms.get("second", 0.0))
     if chosen.waves is not None and chosen.waves.useful < 1 - _WASTED:

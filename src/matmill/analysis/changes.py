@@ -15,6 +15,7 @@ from matmill.errors import IllegalConfigError
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.lowering.axes import lowest_bit
+from matmill.precision import METHODS, SHORTEST_K, error_bound
 from matmill.problem import Gemm
 
 #: The least gain that is mentioned.
@@ -243,9 +244,16 @@ def _typed(problem: Gemm) -> Iterator[_Idea]:
         for name in _matrices(problem):
             changed = _stored(changed, name, by_rows=_by_rows(problem, name))
         yield _Idea("dtype", f"{dtype.name} elements", changed)
-    if problem.dtype is F32 and problem.precision == "default":
+    if problem.dtype is F32 and (problem.precision == "default" or problem.split_methods):
         words = 'precision="tf32", which rounds elements to 10 bits of mantissa'
         yield _Idea("precision", words, replace(problem, precision="tf32"))
+    if problem.dtype is problem.d_dtype is F32 and problem.precision == "default" and problem.k >= SHORTEST_K:
+        bound, before = (max(error_bound(by, problem.k) for by in methods) for methods in (METHODS, ("fma",)))
+        words = (
+            'precision="float32_tensor", which multiplies pieces: errors of at most '
+            f"{bound:.0f} units of 2**-24 |A| @ |B| instead of {before:.0f}"
+        )
+        yield _Idea("precision", words, replace(problem, precision="float32_tensor"))
     if problem.precision == "high":
         words = 'precision="default", whose sums are less exact'
         yield _Idea("precision", words, replace(problem, precision="default"))

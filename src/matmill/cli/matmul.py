@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill.cli.options import Subparsers
+from matmill.cli.options import PRECISION_HELP, Subparsers
 from matmill.cli.product import add_arguments, finish, reader, run_product
 from matmill.dtypes import ALL
-from matmill.problem import Gemm
+from matmill.problem import PRECISIONS, Gemm
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -26,6 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
+    parser.add_argument("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
     add_arguments(parser)
 
 
@@ -36,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     read = reader(args)
     a, b = read(args.a, "A"), read(args.b, "B")
     c = None if args.c is None else read(args.c, "--c")
-    ran = run_product(args, (a, b), c, partial(matmul, a, b))
-    return finish(args, ran, _problem(a, b, ran.product, has_c=ran.has_c))
+    ran = run_product(args, (a, b), c, partial(matmul, a, b, precision=args.precision))
+    problem = _problem(a, b, ran.product, has_c=ran.has_c)
+    return finish(args, ran, replace(problem, precision=args.precision or "default"))
 
 
 def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: bool) -> Gemm:

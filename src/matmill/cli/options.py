@@ -15,6 +15,8 @@ from matmill.errors import ArgumentError
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — no other name
 
 PLOT_SUFFIXES = (".png", ".svg")
+#: The help of ``--precision``.
+PRECISION_HELP = "how a product is summed (default: the type's own way)"
 
 
 #: Libraries count elements in signed 64-bit integers.

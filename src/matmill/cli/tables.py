@@ -1,4 +1,4 @@
-"""A ladder's result as tables of 80 columns: each rung's time and resources, then its memory traffic."""
+"""A ladder's result as tables of at most 88 columns: each rung's time and resources, then its memory traffic."""
 
 from __future__ import annotations
 
@@ -97,19 +97,33 @@ def _time_table(title: str, outcome: Outcome) -> Table:
     subject = outcome.subject
     moved = ("moved",) if "bytes" in subject.fields else ()
     limit = _LIMITS.get(subject.limit_name, "% bw")
+
+    def error(row: Row | BaselineRow) -> list[str]:
+        return [_error(row, outcome)] if subject.error_bound else []
+
     columns = [("rung", "left"), *_right("time", *moved, subject.unit, limit, "% lib"), *_NEEDS]
-    rows = [[_name(row), *_rates(row, subject), *_needs(row)] for row in outcome.rows]
+    columns += _right("error") if subject.error_bound else []
+    rows = [[_name(row), *_rates(row, subject), *_needs(row), *error(row)] for row in outcome.rows]
     built = table(title, columns, rows)
     built.add_section()
     for base in outcome.baselines:
-        built.add_row(base.name, *_rates(base, subject), "", "", "", "ok" if base.ok else "WRONG")
+        built.add_row(base.name, *_rates(base, subject), "", "", "", "ok" if base.ok else "WRONG", *error(base))
     return built
 
 
 def _resource_table(title: str, outcome: Outcome) -> Table:
-    columns = [("rung", "left"), ("source", "left"), *_NEEDS, ("error/bound", "right")]
-    rows = [[_name(row), row.source, *_needs(row), _or(row.error_ratio, units.digits)] for row in outcome.rows]
+    error = "error" if outcome.subject.error_bound else "error/bound"
+    columns = [("rung", "left"), ("source", "left"), *_NEEDS, (error, "right")]
+    rows = [[_name(row), row.source, *_needs(row), _error(row, outcome)] for row in outcome.rows]
     return table(title, columns, rows)
+
+
+def _error(row: Row | BaselineRow, outcome: Outcome) -> str:
+    """Format the largest error: in units of 2^-24 |A||B|, or over its bound where that is no multiple of them."""
+    subject, sizes = outcome.subject, row.problem if isinstance(row, Row) else None
+    if subject.error_bound is None or row.error_ratio is None:
+        return _or(row.error_ratio, units.digits)
+    return units.digits(row.error_ratio * subject.error_bound(subject.problem(sizes) if sizes else outcome.problem))
 
 
 def _phase_table(title: str, outcome: Outcome) -> Table:
@@ -205,8 +219,10 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
             yield f"{row.rung} {hazard['severity']}: {hazard['kind']}: {hazard['message']} ({hazard['where']})"
         if len(row.hazards) > _HAZARDS_SHOWN:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
+    subject = outcome.subject
+    if subject.error_bound is not None:
+        yield "error: the largest of an element, in units of 2^-24 |A||B|"
     if outcome.on != "gpu":
-        subject = outcome.subject
         for base in outcome.baselines:
             yield f"{base.name} took {units.seconds(base.seconds)}, {subject.say(getattr(base, subject.rate))}"
     yield from outcome.notes

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from matmill.cli.console import show_json
-from matmill.cli.options import Subparsers, size
+from matmill.cli.options import PRECISION_HELP, Subparsers, size
 from matmill.dtypes import ALL, long_name
 from matmill.errors import ArgumentError
+from matmill.problem import PRECISIONS
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -27,6 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("sizes", metavar="M N K", type=size, nargs="*", help="rows, columns, and the length of sums")
     parser.add_argument("--dtype", default="float32", metavar="|".join(ALL), help="element type (default: float32)")
+    parser.add_argument("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
     parser.add_argument("--layout", default="nn", choices=LAYOUTS, help="of A and B: n by rows, t by columns")
     parser.add_argument("--show", action="store_true", help="print what was kept for GPU 0")
     parser.add_argument("--clear", action="store_true", help="forget what was kept for GPU 0")
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     a, b = (
         _random(rows, columns, dtype, order) for rows, columns, order in zip((m, k), (k, n), args.layout, strict=True)
     )
-    tuned = tune(a, b, candidates=args.candidates)
+    tuned = tune(a, b, precision=args.precision, candidates=args.candidates)
     if args.json:
         rows = [asdict(row) for row in tuned.rows]
         show_json({"problem": str(tuned.problem), "winner": tuned.winner, "kept": tuned.kept, "rows": rows})

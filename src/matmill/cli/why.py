@@ -19,7 +19,7 @@ from matmill.arrays import Operand
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.choose import fit_batches, stages_seconds
 from matmill.cli.console import output, show, show_json
-from matmill.cli.options import Subparsers, size
+from matmill.cli.options import PRECISION_HELP, Subparsers, size
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
@@ -49,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--dtype", default="float32", metavar="|".join(ELEMENTWISE), help="element type (default: float32)")
     add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
     add("--gram", action="store_true", help="b is a's transpose, in the same memory; name a's shape alone")
-    add("--precision", metavar="|".join(PRECISIONS), help="how a product is summed (default: the type's own way)")
+    add("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
     add("--out-dtype", metavar="TYPE", help="element type of the result, float32 for 16-bit factors")
     add("--top", type=size, default=0, metavar="N", help="list the best N configurations as well")
     add("--json", action="store_true", help="print one JSON document, with all configurations")

@@ -26,6 +26,7 @@ from matmill.dtypes import I8, DType
 from matmill.errors import LaunchError, OutOfMemoryError, size
 from matmill.lowering import NARROW, Shape
 from matmill.plan import Addresses, prepare
+from matmill.problem import SPLIT_METHODS
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
@@ -88,12 +89,20 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
+    what, fix = (
+        "copies of operands or for partial sums",
+        (
+            f"start the rows of {request.operation.first} and {request.operation.second} on 16 bytes: "
+            "rows that start elsewhere are copied"
+        ),
+    )
+    if request.options.precision in SPLIT_METHODS:
+        what, fix = "pieces of the operands", "omit precision=: FMA needs no pieces"
     return OutOfMemoryError(
         argument="workspace",
         got="no memory for it on the GPU",
-        wanted=f"{size(nbytes)} beside the result, for copies of operands or for partial sums",
-        fix=f"Free memory, or start the rows of {request.operation.first} and {request.operation.second} on 16 bytes: "
-        "rows that start elsewhere are copied. `matmill why` says what takes how much.",
+        wanted=f"{size(nbytes)} beside the result, for {what}",
+        fix=f"Free memory, or {fix}. `matmill why` says what takes how much.",
     )
 
 

@@ -14,7 +14,7 @@ from matmill.dispatch.validate import Operation, Options, Request
 from matmill.dtypes import F32, DType, result_type, summed
 from matmill.errors import ArgumentError, ShapeError, unknown_name
 from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
-from matmill.problem import ACTIVATIONS, PRECISIONS, Gemm
+from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS, Gemm
 
 #: Bytes of wider copies of 16-bit operands per BLAS call: much more than BLAS's own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
@@ -104,17 +104,24 @@ def checked_options(activation: str | None, out_dtype: object, precision: str | 
         raise unknown_name("activation", str(activation), ACTIVATIONS)
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
-    if precision == "tf32" and dtype is not F32:
-        raise ArgumentError(
-            argument="precision",
-            got=f"'tf32' with dtype {dtype.name}",
-            wanted="float32 elements, which it rounds to tf32",
-            fix="Omit precision=.",
-        )
     result = result_type(out_dtype, dtype)
+    if precision == "tf32" or precision in SPLIT_METHODS:
+        _check_tensor_cores(precision, dtype, result)
     # float32 and float64 are summed by FMA: nothing needs promotion.
     precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
     return Options(activation, None if result is dtype else result, precise)
+
+
+def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
+    """Raise :class:`~matmill.errors.ArgumentError` unless tensor cores can multiply elements of ``dtype`` so."""
+    does = "rounds to tf32" if precision == "tf32" else "splits into pieces"
+    if dtype is not F32:
+        got, wanted = f"dtype {dtype.name}", f"float32 elements, which it {does}"
+    elif result is not F32 and precision in SPLIT_METHODS:
+        got, wanted = f"out_dtype {result.name}", "float32 sums; wider ones are exact without it"
+    else:
+        return
+    raise ArgumentError(argument="precision", got=f"{precision!r} with {got}", wanted=wanted, fix="Omit precision=.")
 
 
 def k_chunks(k: int, per_k: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from matmill.problem import SPLIT_METHODS
 from matmill.settings import rank
 from matmill.torch.results import report
 from matmill.torch.session import disable, enable, load_decisions
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--no-benchmark", action="store_true", help="time nothing: the cost models decide")
     parser.add_argument("--decisions", metavar="FILE", help="decide by a file that save_decisions wrote")
+    parser.add_argument("--float32", choices=list(SPLIT_METHODS), help="multiply float32 in pieces on tensor cores")
     parser.add_argument("--html", metavar="FILE", help="write the report to a page, too")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT")
@@ -36,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
             load_decisions(options.decisions)
         except (OSError, ValueError) as error:
             parser.error(f"--decisions: {error}")
-    enable(benchmark=not options.no_benchmark)
+    enable(benchmark=not options.no_benchmark, float32=options.float32)
     try:
         _run(options.script, options.rest, as_module=options.module)
     finally:

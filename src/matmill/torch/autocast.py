@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from matmill.problem import SPLIT_METHODS
 from matmill.torch.schemas import FUNCTIONAL, LIBRARY
 
 #: Types that autocast converts.
@@ -36,6 +37,8 @@ def _converting(name: str, key: str) -> Callable[..., Any]:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))  # noqa: SLF001 — what torch's custom_fwd does
 
     def converted(*tensors: Any, **options: Any) -> Any:
+        if tensors[0].dtype in CAST and options.get("precision") in SPLIT_METHODS:
+            options["precision"] = None  # 16 bits have no pieces
         with torch._C._ExcludeDispatchKeyGuard(keys):  # noqa: SLF001 — see above
             return operator(*cast(*tensors), **options)
 

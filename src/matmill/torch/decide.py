@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -37,6 +37,8 @@ _LEAST_PREDICTED_GAIN = 0.25
 #: (benchmarks/results/shapes_h200.json, wgmma_odd_operands_h200.json: 2 to 6 times as long), and seconds of a launch.
 _ALIGNED, _UNALIGNED, _LAUNCH = 0.75, 0.25, 3e-6
 _ROW_BYTES = 16
+#: The most bytes of workspace, and of one for pieces of float32 elements.
+_WORKSPACE, _WORKSPACE_OF_PIECES = 64 << 20, 1 << 30
 
 _DTYPES = {getattr(torch, name): dtype for name, dtype in ALL.items()}
 
@@ -59,10 +61,10 @@ class Device(Clock, Protocol):
     def capturing(self) -> bool:
         """Tell whether the current stream records a graph."""
 
-    def prepare(self, a: Any, b: Any, addend: Any) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
         """Return matmill's kernel."""
 
-    def tune(self, a: Any, b: Any, addend: Any, count: int) -> None:
+    def tune(self, a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:
         """Time some of matmill's configurations, so that the fastest is prepared."""
 
     def seconds(self, calls: list[Callable[[], Any]], x: Any, nbytes: int) -> list[float]:
@@ -111,15 +113,16 @@ class Product(NamedTuple):
         left, right = self.left, self.right
         return int(self.a.element_size() * (elements + left.numel() // left.shape[-1] * right.shape[-1]))
 
-    def __str__(self) -> str:
-        """Return the product in words: its type, and shape, order and alignment of its operands.
+    def named(self, precision: str | None) -> str:
+        """Return the product in words: its type and precision, and shape, order and alignment of its operands.
 
-        >>> print(Product(torch.ones(2, 3), torch.ones(5, 3), None, (False, True), torch.nn.functional.linear))
-        float32 2x3 row/4 @ 3x5 column/4
+        >>> product = Product(torch.ones(2, 3), torch.ones(5, 3), None, (False, True), torch.nn.functional.linear)
+        >>> print(product.named("fp16x3"))
+        float32 fp16x3 2x3 row/4 @ 3x5 column/4
         """
-        a, addend = self.a, self.addend
-        dtype = str(a.dtype).removeprefix("torch.")
-        rounded = " tf32" if a.dtype is torch.float32 and tf32() else ""
+        addend = self.addend
+        dtype = str(self.a.dtype).removeprefix("torch.")
+        rounded = "" if precision is None else f" {precision}"
         added = "" if addend is None else " + bias" if addend.dim() == 1 else " + " + "x".join(map(str, addend.shape))
         return f"{dtype}{rounded} {_described(self.left)} @ {_described(self.right)}{added}"
 
@@ -129,7 +132,8 @@ class Decision:
     """Who answers the products of one layout, by which times in seconds (None where nothing was measured), and why.
 
     ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products. ``problem``, without its
-    epilogue, and ``arch`` are None where no kernel of matmill came into question.
+    epilogue, and ``arch`` are None where no kernel of matmill came into question. ``method`` is how the kernel
+    multiplies float32 elements in pieces, or None.
     """
 
     key: str
@@ -139,6 +143,7 @@ class Decision:
     reason: str
     problem: Gemm | None = None
     arch: Arch | None = None
+    method: str | None = None
     calls: int = 0
 
     @property
@@ -165,14 +170,23 @@ class Options:
 
     With ``benchmark`` products are timed at their first meeting, else predicted; from 2 ``candidates`` on that many of
     matmill's configurations are timed before. Kernels with more bytes of workspace than ``workspace_limit`` are not
-    tried. ``table`` are fixed decisions in place of those kept on disk.
+    tried. ``table`` are fixed decisions in place of those kept on disk. ``float32`` is the precision of matmill's
+    products of float32, one of :data:`~matmill.problem.SPLIT_METHODS`, or None.
     """
 
     benchmark: bool = True
     candidates: int = 1
-    workspace_limit: int = 64 << 20
+    workspace_limit: int | None = None
     exclude: tuple[str, ...] = ()
     table: Decisions | None = None
+    float32: str | None = None
+
+    @property
+    def most_workspace(self) -> int:
+        """The limit in bytes: by default less than what pieces take, which are as large as their operands."""
+        if self.workspace_limit is not None:
+            return self.workspace_limit
+        return _WORKSPACE if self.float32 is None else _WORKSPACE_OF_PIECES
 
 
 class Decider:
@@ -227,6 +241,12 @@ class Decider:
         finally:
             self._timing.release()
 
+    def precision(self, x: Any) -> str | None:
+        """Return the precision of matmill's products of such elements: tf32 where torch rounds to it."""
+        if x.dtype is not torch.float32:
+            return None
+        return "tf32" if tf32() else self.options.float32
+
     def table(self, x: Any) -> Decisions:
         """Return the decisions that are kept for the GPU of ``x``."""
         if self.options.table is not None:
@@ -239,7 +259,7 @@ class Decider:
         return self._tables[name]
 
     def _decide(self, product: Product) -> Decision:
-        name = str(product)
+        name = product.named(self.precision(product.a))
         reason = _why_torch(product)
         if reason is not None:
             return Decision(name, None, None, None, reason)
@@ -257,10 +277,11 @@ class Decider:
         row = table.get(name)
         if row is not None and row.get("winner") == "torch":
             return _by_row(name, row, None)
-        kernel = self.device.prepare(product.left, product.right, product.addend)
+        precision = self.precision(product.a)
+        kernel = self.device.prepare(product.left, product.right, product.addend, precision)
         if row is not None:
             return _by_row(name, row, kernel)
-        limit = self.options.workspace_limit
+        limit = self.options.most_workspace
         if kernel.workspace > limit:
             reason = f"matmill's kernel needs {kernel.workspace >> 20} MiB of workspace, and the limit is {limit >> 20}"
             return Decision(name, None, None, None, reason, kernel.problem)
@@ -268,8 +289,8 @@ class Decider:
         if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
             return _predicted(name, kernel, self.device.arch(a))
         if self.options.candidates > 1:
-            self.device.tune(product.left, product.right, addend, self.options.candidates)
-            kernel = self.device.prepare(product.left, product.right, addend)
+            self.device.tune(product.left, product.right, addend, precision, count=self.options.candidates)
+            kernel = self.device.prepare(product.left, product.right, addend, precision)
         calls = [lambda: kernel.run(a, b, addend), product.compute]
         ours, theirs = self.device.seconds(calls, a, product.nbytes())
         winner = "matmill" if ours <= (1 - LEAST_GAIN) * theirs else "torch"
@@ -329,10 +350,11 @@ def _predicted(name: str, kernel: Prepared, arch: Arch) -> Decision:
     if problem is None:
         return Decision(name, None, None, None, "not measured, and no model of several launches")
     odd = problem.dtype.itemsize == 2 and min(problem.a_align, problem.b_align, problem.d_align) < _ROW_BYTES
-    expected = floor(problem, arch).seconds / (_UNALIGNED if odd else _ALIGNED) + _LAUNCH
+    theirs = replace(problem, precision="default") if problem.split_methods else problem
+    expected = floor(theirs, arch).seconds / (_UNALIGNED if odd else _ALIGNED) + _LAUNCH
     faster = kernel.predicted_seconds <= (1 - _LEAST_PREDICTED_GAIN) * expected
     reason = f"predicted: {_us(kernel.predicted_seconds)}, torch about {_us(expected)}"
-    return Decision(name, kernel.run if faster else None, None, None, reason, problem)
+    return Decision(name, kernel.run if faster else None, None, None, reason, problem, method=kernel.method)
 
 
 def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
@@ -340,7 +362,8 @@ def _by_row(name: str, row: Row, kernel: Prepared | None) -> Decision:
     ours, theirs = row.get("matmill_seconds"), row.get("torch_seconds")
     run = kernel.run if kernel is not None and row.get("winner") == "matmill" else None
     times = f"measured: {_us(ours)}, torch {_us(theirs)}" if ours and theirs else "by the table"
-    return Decision(name, run, theirs, ours, times, _problem(row.get("problem")))
+    method = None if kernel is None else kernel.method
+    return Decision(name, run, theirs, ours, times, _problem(row.get("problem")), method=method)
 
 
 #: Fields of a problem that a table keeps.

@@ -69,6 +69,15 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
     return finished(total, added, activation).to(out_dtype or a.dtype)
 
 
+def _gradient(x: Any, y: Any, *, precision: str) -> Any:
+    """Return ``x @ y`` in that precision, or from torch, which moves them, where no rule takes their placements."""
+    try:
+        _result(("matmul", x, y))
+    except ArgumentError:
+        return torch.matmul(x, y)
+    return gradients.matmul(x, y, precision=precision)
+
+
 def transpose(x: Any) -> Any:
     """Return :func:`matmill.torch.transpose` of a DTensor: the shardings of the last two dimensions are exchanged."""
     _result(("transpose", x))
@@ -229,3 +238,4 @@ def _register(name: str) -> None:
 
 for _name in OPERATORS:
     _register(_name)
+gradients.PRODUCTS_OF[DTensor] = _gradient

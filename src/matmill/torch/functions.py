@@ -25,7 +25,7 @@ from matmill.torch.checks import SYMBOLS
 from matmill.torch.host import sums_type
 from matmill.torch.schemas import OUT
 from matmill.torch.sites import Function, Site, own
-from matmill.torch.states import PLAIN, differentiated, observed
+from matmill.torch.states import PLAIN, differentiated, observed, tf32
 
 _grad_enabled = torch.is_grad_enabled
 _autocast = torch.is_autocast_enabled  # of a GPU
@@ -91,6 +91,7 @@ def inner(
     alpha: float = 1.0,
     beta: float | None = None,
     out_dtype: Any = None,
+    precision: str | None = None,
     out: Any = None,
     group: Any = None,
     async_op: bool = False,
@@ -98,8 +99,8 @@ def inner(
     """Return ``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
     Elements are float32, float64, float16 or bfloat16; 16-bit ones are summed in float32 and rounded once.
-    ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact. Differentiable as
-    :func:`transpose_add` is. Raises the errors of :func:`matmill.inner`.
+    ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact; ``precision`` is as in
+    :func:`matmul`. Differentiable as :func:`transpose_add` is. Raises the errors of :func:`matmill.inner`.
 
     With ``group``, a ``torch.distributed.ProcessGroup`` or a ``DeviceMesh`` of one dimension, ``e`` and ``f`` are this
     rank's columns and rows of k. There may be any number of them, also 0. m and n may have any size, the same on all
@@ -119,9 +120,9 @@ def inner(
             [1000., 1000.]])
     """
     if group is not None or async_op or c is not None or beta is not None or alpha != 1:
-        return groups.inner(e, f, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
-    if out_dtype is not None:
-        return matmul(e, f, out_dtype=out_dtype, out=out)
+        return groups.inner(e, f, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype, precision))
+    if out_dtype is not None or precision is not None:
+        return matmul(e, f, out_dtype=out_dtype, precision=precision, out=out)
     direct = not is_compiling() and _plain(e, f)
     if not direct:
         _check_tensors(e=e, f=f, **({} if out is None else {"out": out}))
@@ -176,11 +177,12 @@ def matmul(
     """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
-    ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"`` or ``"tf32"``, all
-    as in :func:`matmill.matmul`.
+    ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"``, ``"tf32"``,
+    ``"fp16x3"``, ``"tf32x3"`` or ``"float32_tensor"``, all as in :func:`matmill.matmul`.
 
-    Differentiable as :func:`transpose_add` is, in ``bias`` too. If a derivative of an activation is recorded, torch
-    applies the activation to the product in the accumulator's type: the result is the same.
+    Differentiable as :func:`transpose_add` is, in ``bias`` too. With one of the last three precisions, derivatives have
+    it too; the gradients' products are torch's float32 where that is faster. If a derivative of an activation is
+    recorded, torch applies the activation to the product in the accumulator's type: the result is the same.
 
     >>> matmul(torch.eye(2), torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
@@ -207,7 +209,13 @@ def matmul(
     return out
 
 
-def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = None) -> Any:  # noqa: A002 — torch's name
+def linear(
+    input: Any,  # noqa: A002 — torch's name
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    precision: str | None = None,
+) -> Any:
     """Return ``activation(input @ weight.T + bias)``, as ``torch.nn.Linear``, with the activation in the same kernel.
 
     ``input`` is (..., in), ``weight`` (out, in) and ``bias`` (out,) or None; the result is (..., out). Everything else
@@ -219,7 +227,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     """
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if has_torch_function(tensors):  # true in a tracer such as torch.fx's, which records the call
-        return handle_torch_function(linear, tensors, input, weight, bias, activation)
+        return handle_torch_function(linear, tensors, input, weight, bias, activation, precision)
     _check_tensors(input=input, weight=weight, **({} if bias is None else {"bias": bias}))
     if weight.dim() != 2:
         raise _not_linear("weight", weight, "two dimensions, (out, in)")
@@ -241,9 +249,11 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
                 fix=f"Pass {argument}.to(input.dtype).",
             )
     plain = activation is None and input.dim() > 1 and not is_compiling() and not autocast(input)
-    if plain and _layer(input, weight, bias):
-        return _direct(input, weight, bias)
-    return matmul(input, weight.mT, bias=bias, activation=activation)
+    pieces = None if precision is None else gradients.in_pieces(precision)
+    decided = precision is None or (pieces is not None and input.dtype is torch.float32 and not tf32())
+    if plain and decided and _layer(input, weight, bias):
+        return _direct(input, weight, bias, pieces)
+    return matmul(input, weight.mT, bias=bias, activation=activation, precision=precision)
 
 
 #: The layers that were met, by all that their kernels depend on but the packed layout.
@@ -258,21 +268,21 @@ def _layer(*tensors: Any) -> bool:
     return packed and not observed()
 
 
-def _direct(input: Any, weight: Any, bias: Any) -> Any:  # noqa: A002 — torch's name
+def _direct(input: Any, weight: Any, bias: Any, pieces: str | None) -> Any:  # noqa: A002 — torch's name
     """Return a layer's result without torch's dispatcher, recorded where a gradient is wanted."""
     key = (
         *(input.shape, weight.shape, bias is None, weight.dtype),
-        *(input.get_device(), input.requires_grad, _grad_enabled()),
+        *(input.get_device(), input.requires_grad, _grad_enabled(), pieces),
     )
     site = _LAYERS.get(key)
     if site is None:
-        site = own(gradients.decider(), _LINEAR, (input, weight, bias))
+        site = own(gradients.decider(pieces), _LINEAR, (input, weight, bias))
         if site is not None:
             if len(_LAYERS) >= _MOST_LAYERS:
                 _LAYERS.clear()
             _LAYERS[key] = site
     if site is None or not site.fits(input, weight, bias):
-        return matmul(input, weight.mT, bias=bias)
+        return matmul(input, weight.mT, bias=bias, precision=pieces)
     return site.answer(input, weight, bias)
 
 

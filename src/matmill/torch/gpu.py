@@ -10,12 +10,12 @@ import torch
 
 import matmill
 from matmill import ops
+from matmill.analysis.floor import split_method
 from matmill.arch import Arch
 from matmill.dispatch.fast_path import Launcher
 from matmill.dispatch.fast_path import torch as fast_torch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
-from matmill.torch.states import tf32
 from matmill.tuning import tune
 
 #: Computes a product of tensors whose layouts are those that it was prepared for: (a, b, addend) to the result, or None
@@ -34,12 +34,14 @@ class Prepared(NamedTuple):
     """matmill's kernel for a product, compiled and loaded.
 
     ``workspace`` is in bytes. ``problem`` is None where the product takes several launches of different problems.
+    ``method`` is how float32 elements are multiplied in pieces, or None.
     """
 
     run: Run
     workspace: int
     predicted_seconds: float
     problem: Gemm | None
+    method: str | None = None
 
 
 class CudaGPU:
@@ -83,24 +85,26 @@ class CudaGPU:
         return float(first.elapsed_time(last)) / 1e3
 
     @staticmethod
-    def prepare(a: Any, b: Any, addend: Any) -> Prepared:
+    def prepare(a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
         """Return the kernel for ``a @ b + addend``, a bias or a C. Raises the errors of :func:`matmill.matmul`."""
-        options = _options(a, addend)
+        options = _options(addend, precision)
         call = ops.prepare_matmul(a, b, **options)
         if not fast_torch.classes:
             fast_torch.enable()
         ready = call.plan.ready
+        methods = (split_method(stage.problem, stage.choice.kernel.config) for stage in ready)
         return Prepared(
             Launcher(call, a.get_device(), biased=options["bias"] is not None, added=options["c"] is not None),
             call.workspace,
             sum(stage.choice.predicted_seconds * len(stage.stage.offsets) for stage in ready),
             ready[0].problem if len(ready) == 1 and isinstance(ready[0].problem, Gemm) else None,
+            next(filter(None, methods), None),
         )
 
     @staticmethod
-    def tune(a: Any, b: Any, addend: Any, count: int) -> None:
+    def tune(a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:
         """Time that many of matmill's configurations for ``a @ b + addend``, the fastest of which is then its own."""
-        options = _options(a, addend)
+        options = _options(addend, precision)
         tune(a, b, **options, beta=None if options["c"] is None else 1.0, candidates=count)
 
     @staticmethod
@@ -122,10 +126,9 @@ class CudaGPU:
         return [statistics.fmean(each) for each in zip(*times, strict=True)]
 
 
-def _options(a: Any, addend: Any) -> dict[str, Any]:
-    """Return an addend, a bias or a C, and the precision that torch allows, as keywords of a product."""
+def _options(addend: Any, precision: str | None) -> dict[str, Any]:
+    """Return an addend, a bias or a C, and a precision, as keywords of a product."""
     biased = addend is not None and (addend.dim() == 1 or (addend.dim() == 2 and addend.shape[0] == 1))
-    precision = "tf32" if a.dtype is torch.float32 and tf32() else None
     return {"c": None if biased else addend, "bias": addend if biased else None, "precision": precision}
 
 

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 
 import torch
 
+from matmill.problem import SPLIT_METHODS
 from matmill.torch.checks import check_fake
 from matmill.torch.decide import Decider, Options, Product, by_torch
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.host import along, finished, sums_type
 from matmill.torch.schemas import FUNCTIONAL
-from matmill.torch.states import direct
+from matmill.torch.states import batched, direct, tf32
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
 _INNER, _MATMUL = FUNCTIONAL["inner"], FUNCTIONAL["matmul"]
@@ -28,6 +29,8 @@ _transforming = torch._C._are_functorch_transforms_active  # noqa: SLF001 — to
 
 #: An operator, or its function that torch.func can transform.
 Operator: TypeAlias = Callable[..., Any]
+#: Products in pieces by class of tensor, if it has its own.
+PRODUCTS_OF: dict[type, Operator] = {}
 #: The dimension of each argument over which vmap runs, or None.
 Dims: TypeAlias = tuple[int | None, ...]
 
@@ -199,7 +202,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         """Return the gradients, summed over the batches of a broadcast operand and over a bias's broadcast.
 
         If the incoming gradient has another type than the operands, products are computed in that type. The gradient of
-        a matrix b is one product, however many batches share it.
+        a matrix b is one product, however many batches share it. Products of pieces have gradients of pieces.
         """
         a, b = ctx.saved_tensors
         (grad,) = grads
@@ -208,18 +211,18 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
             grad = grad.unsqueeze(-1)
         if len(a_shape) == 1:
             grad = grad.unsqueeze(-2)
-        own = grad.to(ctx.dtype)
+        own, precision = grad.to(ctx.dtype), ctx.precision
         to_a = to_b = to_bias = None
         if ctx.needs_input_grad[0]:
             right = b if b.dim() > 1 else b.unsqueeze(-1)
             left_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
-            to_a = _product(own, right.mT).sum_to_size(left_shape).reshape(a_shape)
+            to_a = _product(own, right.mT, precision).sum_to_size(left_shape).reshape(a_shape)
         if ctx.needs_input_grad[1]:
             left = a if a.dim() > 1 else a.unsqueeze(0)
             if len(b_shape) == 2:
                 left, own = left.reshape(-1, left.shape[-1]), own.reshape(-1, own.shape[-1])
             right_shape = b_shape if len(b_shape) > 1 else (*b_shape, 1)
-            to_b = _product(own.mT, left).mT if ctx.columns else _product(left.mT, own)
+            to_b = _product(own.mT, left, precision).mT if ctx.columns else _product(left.mT, own, precision)
             to_b = to_b.sum_to_size(right_shape).reshape(b_shape)
         if ctx.needs_input_grad[2]:
             shape = (*ctx.bias_shape, 1) if len(b_shape) == len(ctx.bias_shape) == 1 else ctx.bias_shape
@@ -327,13 +330,27 @@ def _in_front(x: Any, batch: int | None) -> Any:
 
 
 @cache
-def decider() -> Decider:
-    """Return the decisions on the products of gradients, which all operators share."""
-    return Decider(CudaGPU(), Options())
+def decider(float32: str | None) -> Decider:
+    """Return the decisions on products of gradients, which operators share: in a precision of pieces, or in float32."""
+    return Decider(CudaGPU(), Options(float32=float32))
 
 
-def _product(x: Any, y: Any) -> Any:
-    """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch."""
-    if x.device.type == "cuda" and not torch.compiler.is_compiling() and direct(x, y):
-        return decider().answer(Product(x, y, None, (False, False), by_torch))
-    return torch.matmul(x, y)
+def in_pieces(precision: str | None) -> str | None:
+    """Return a precision if it multiplies pieces, else None."""
+    return precision if precision in SPLIT_METHODS else None
+
+
+def _product(x: Any, y: Any, precision: str | None) -> Any:
+    """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch.
+
+    With a precision in pieces the latter is matmill's, and so is all where torch would round to tf32.
+    """
+    pieces = in_pieces(precision)
+    on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
+    at_once = on_gpu and direct(x, y) and not batched(x, y)
+    if at_once and (pieces is None or not tf32()):
+        return decider(pieces).answer(Product(x, y, None, (False, False), by_torch))
+    if pieces is None:
+        return torch.matmul(x, y)
+    product: Operator = PRODUCTS_OF.get(type(x), matmul)
+    return product(x, y, precision=pieces)

@@ -68,6 +68,7 @@ class CollectiveOptions(NamedTuple):
     group: Any
     async_op: bool
     out_dtype: Any = None
+    precision: str | None = None
 
 
 def inner(e: Any, f: Any, options: CollectiveOptions) -> Any:
@@ -99,7 +100,7 @@ class _Sums:
 
     def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], options: CollectiveOptions) -> None:
         first, second = operands
-        c, alpha, beta, out, group, self._async_op, out_dtype = options
+        c, alpha, beta, out, group, self._async_op, out_dtype, self._precision = options
         dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL, conversion=BY_TO)
         if (c is None and beta) or (c is not None and beta is None):
             given, lacking = ("beta", "c") if c is None else ("c", "beta")
@@ -132,7 +133,8 @@ class _Sums:
             sent = total
         else:
             first, second = self._operands
-            total = ops.matmul(first, second, out_dtype=None if first.dtype is self._wide() else self._accumulator.name)
+            wider = None if first.dtype is self._wide() else self._accumulator.name
+            total = ops.matmul(first, second, out_dtype=wider, precision=self._precision)
             symmetric = symmetric and self._group is not None
             packed = symmetric and self._shape[0] <= _PACKED_ROWS
             sent = torch.take(total, _lower(self._shape[0], total.device)) if packed else total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +26,8 @@ _LEAST_SHARE, _LEAST_FACTOR = 0.05, 1.5
 class Row:
     """Products of one layout: how many, by whom, and seconds each on the GPU (None where nothing was measured).
 
-    ``floor_seconds`` is the least time by the GPU's data sheet.
+    ``floor_seconds`` is the least time by the GPU's data sheet. ``method`` is how matmill's kernel multiplies float32
+    elements in pieces, or None.
     """
 
     key: str
@@ -37,6 +39,7 @@ class Row:
     floor_seconds: float | None
     problem: Gemm | None
     arch: Arch | None
+    method: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -91,6 +94,12 @@ class Report:
         counted = f"{sum(row.calls for row in ours)} of {sum(row.calls for row in self.rows)} products"
         if not ours:
             return f"{steps}torch answered all products, of {len(self.rows)} layouts."
+        split: Counter[str] = Counter()
+        for row in ours:
+            if row.method is not None:
+                split[row.method] += row.calls
+        if split:
+            counted += f" ({', '.join(f'{calls} in pieces by {method}' for method, calls in split.items())})"
         total = f"matmill answered {counted} and saved {_ms(self.saved_seconds)} of {_ms(self._by_torch)}"
         each = f", {_ms(self.saved_seconds / self.steps)} a step" if self.steps else ""
         return f"{steps}{total} of the GPU's time in products{each}."
@@ -113,7 +122,7 @@ class Report:
             lines += ["", f"{'calls':>7} {'torch us':>9} {'matmill us':>10} {'saved ms':>9}  by       product"]
             lines += [
                 f"{row.calls:7} {_us(row.torch_seconds):>9} {_us(row.matmill_seconds):>10} "
-                f"{row.saved_seconds * 1e3:9.2f}  {row.answered_by:8} {row.key}"
+                f"{row.saved_seconds * 1e3:9.2f}  {row.answered_by:8} {row.key}{_by(row)}"
                 for row in shown
             ]
             hidden = len([row for row in self.rows if row.calls]) - len(shown)
@@ -139,7 +148,7 @@ class Report:
                 f"{row.saved_seconds * 1e3:.2f}",
                 f"{row.factor:.1f}" if row.floor_seconds else "-",
                 row.answered_by,
-                escape(row.key),
+                escape(row.key + _by(row)),
                 escape(row.reason),
             )
             for row in self.rows
@@ -181,6 +190,7 @@ def report() -> Report:
                 else floor(decision.problem, decision.arch).seconds,
                 decision.problem,
                 decision.arch,
+                decision.method if by_matmill > by_torch else None,
             )
             for decision, by_matmill, by_torch in session.decisions()
         )
@@ -202,6 +212,10 @@ def _advice(row: Row) -> str:
         return ""
     best = found[0]
     return f"{row.key}: {best.words}: {best.seconds * 1e6:.0f} us instead of {best.before * 1e6:.0f} by the model"
+
+
+def _by(row: Row) -> str:
+    return "" if row.method is None else f", by {row.method}"
 
 
 def _ms(seconds: float) -> str:

@@ -24,6 +24,8 @@ from torch.jit import _builtins  # torch has no public name for TorchScript's ta
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmill.decisions import Decisions
+from matmill.errors import unknown_name
+from matmill.problem import SPLIT_METHODS
 from matmill.torch.autocast import cast
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
@@ -394,7 +396,12 @@ class Enabled:
 
 
 def enable(
-    *, benchmark: bool = True, candidates: int = 1, workspace_limit: int = 64 << 20, exclude: Iterable[str] = ()
+    *,
+    benchmark: bool = True,
+    candidates: int = 1,
+    workspace_limit: int | None = None,
+    exclude: Iterable[str] = (),
+    float32: str | None = None,
 ) -> Enabled:
     """Let matmill answer torch's matrix products on GPUs where its kernel is faster; everything else stays torch's.
 
@@ -409,9 +416,15 @@ def enable(
     under ``torch.use_deterministic_algorithms``, nothing is timed: the cost models decide.
 
     From 2 ``candidates`` on, that many of matmill's own configurations are timed too, as :func:`matmill.tune` does: the
-    first step then takes longer. Kernels that need more than ``workspace_limit`` bytes of workspace are not tried.
-    ``exclude`` are names of Python modules, such as ``"bitsandbytes"``: products that are called from within them, or
-    from their submodules, stay torch's.
+    first step then takes longer. Kernels that need more bytes of workspace than ``workspace_limit`` are not tried: by
+    default 64 MiB, with ``float32`` 1 GiB. ``exclude`` are names of Python modules, such as ``"bitsandbytes"``:
+    products that are called from within them, or from their submodules, stay torch's.
+
+    With ``float32="float32_tensor"``, ``"fp16x3"`` or ``"tf32x3"``, matmill's products of float32, forward and
+    backward, have that precision of :func:`matmill.matmul`: tensor cores may multiply elements in pieces, with an error
+    bound not above that of torch's FMA. They are timed against torch's own, which stay where they are faster. Where
+    torch may round to tf32 (``torch.backends.cuda.matmul``) the option changes nothing, nor under autocast. Raises
+    :class:`~matmill.errors.UnknownNameError` for another name.
 
     >>> import torch
     >>> layer = torch.nn.Linear(3, 2)
@@ -419,7 +432,9 @@ def enable(
     ...     layer(torch.ones(1, 3)).shape  # on the CPU: torch's own
     torch.Size([1, 2])
     """
-    options = Options(benchmark, candidates, workspace_limit, tuple(exclude), _REPLACEMENTS.table)
+    if float32 is not None and float32 not in tuple(SPLIT_METHODS):
+        raise unknown_name("float32", str(float32), SPLIT_METHODS)
+    options = Options(benchmark, candidates, workspace_limit, tuple(exclude), _REPLACEMENTS.table, float32)
     measured = benchmark and options.table is None and not torch.are_deterministic_algorithms_enabled()
     session = Session(Decider(_DEVICE, options), trial=StepTrial(_DEVICE) if measured else None)
     _REPLACEMENTS.enter(session)

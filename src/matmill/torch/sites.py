@@ -174,9 +174,10 @@ def own(decider: Decider, function: Function, operands: Operands) -> Site | None
     """
     a, b, addend = operands
     product = Product(a, b, addend, (False, function.transposed), function.by_torch)
+    precision = decider.precision(a)
     with torch.no_grad():
-        kernel = decider.device.prepare(product.left, product.right, addend)
-    forward = Decision(str(product), kernel.run, None, None, "matmill's own function", kernel.problem)
+        kernel = decider.device.prepare(product.left, product.right, addend, precision)
+    forward = Decision(product.named(precision), kernel.run, None, None, "matmill's own function", kernel.problem)
     return _with_gradients(decider, function, operands, forward, product.compute)
 
 

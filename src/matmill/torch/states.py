@@ -16,6 +16,7 @@ _dispatch_modes = _C._len_torch_dispatch_stack  # noqa: SLF001 — see above
 _function_modes = _C._len_torch_function_stack  # noqa: SLF001 — see above
 _function_mode = _C._get_function_stack_at  # noqa: SLF001 — see above
 _tracing = _C._is_tracing  # noqa: SLF001 — see above
+_batched = _C._functorch.is_legacy_batchedtensor  # noqa: SLF001 — see above
 
 #: Classes of tensors without behaviour of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -35,6 +36,11 @@ def differentiated(*tensors: Any) -> bool:
 def direct(*tensors: Any) -> bool:
     """Tell whether an operator on these tensors may go straight to a kernel: no derivative, nothing that observes."""
     return not torch.is_grad_enabled() and PLAIN.issuperset(map(type, tensors)) and not observed()
+
+
+def batched(*tensors: Any) -> bool:
+    """Tell whether ``torch.autograd.grad(is_grads_batched=True)`` has batched any of these: such have no memory."""
+    return any(map(_batched, tensors))
 
 
 def tf32() -> bool:

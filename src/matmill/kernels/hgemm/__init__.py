@@ -1,4 +1,6 @@
-"""D = alpha * A @ B + beta * C on tensor cores, for float16, bfloat16 and float64 of any sizes, strides and alignments.
+"""D = alpha * A @ B + beta * C on tensor cores, for products of any sizes, strides and alignments.
+
+Elements are float16, bfloat16 or float64, or float32 where the precision allows them to be split in tf32 numbers.
 
 The twin of ``kernels/gemm`` on tensor cores. Sums of 16-bit types are float32 and rounded once. Where D has too few
 tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial
@@ -12,15 +14,24 @@ from collections.abc import Collection
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.dtypes import BF16, F16, F64
+from matmill.dtypes import BF16, F16, F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.hgemm.cost import explain
-from matmill.kernels.hgemm.tiles import LARGEST, threads, unaligned, why_not, why_not_elements, with_vector_widths
+from matmill.kernels.hgemm.tiles import (
+    LARGEST,
+    threads,
+    unaligned,
+    why_not,
+    why_not_elements,
+    with_epilogue,
+    with_vector_widths,
+)
 from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
+from matmill.kernels.shared.tensor_cores import splits_float32
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_precision, why_not_split
-from matmill.launch import Argument
+from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
@@ -28,33 +39,37 @@ from matmill.problem import Gemm
 _LEAST_STEPS = 4
 #: ``a_first`` and ``b_first`` are the offsets of A and B from their pointers, in elements: repacked copies are in the
 #: workspace.
-_PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index")))
+_PARAMETERS = Parameters(
+    (*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index"), ("bias", "const Scalar*"), ("bias_stride", "Index"))
+)
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
     For unaligned matrices each shape comes twice: with narrow copies, and with repacking. If the tensor cores lack the
-    element type or the precision there is only one, so that the reason is given once. There is none for float32, which
-    has its own kernel.
+    element type or the precision there is only one, so that the reason is given once. There is none for float32 that
+    FMA should sum.
     """
-    if problem.dtype not in (F16, BF16, F64):
+    if problem.dtype not in (F16, BF16, F64) and not splits_float32(problem, "tf32x3"):
         return ()
     configs = shapes(problem, arch)
     if (_why_not_precision(problem) or why_not_elements(problem, configs[0], arch)) is not None:
-        return (_launched(configs[0], 1),)
+        return (_launched(configs[0], problem, 1),)
     repack = unaligned(problem)
-    direct = [_launched(config, slices) for config in configs for slices in _slices(problem, config, arch)]
+    direct = [_launched(config, problem, slices) for config in configs for slices in _slices(problem, config, arch)]
     if not repack:
         return tuple(direct)
     others = shapes(problem, arch, repack)
     return (
         *direct,
-        *(_launched(config, slices, repack) for config in others for slices in _slices(problem, config, arch)),
+        *(_launched(config, problem, slices, repack) for config in others for slices in _slices(problem, config, arch)),
     )
 
 
-def _launched(config: Config, slices: int, repack: Collection[str] = ()) -> Config:
+def _launched(config: Config, problem: Gemm, slices: int, repack: Collection[str] = ()) -> Config:
+    if problem.dtype is F32:
+        config = with_epilogue(config, problem, slices)
     return config.launched(SPLIT_K=slices, REPACK_A=int("A" in repack), REPACK_B=int("B" in repack))
 
 
@@ -72,14 +87,21 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 
 
 def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    firsts = {"a_first": operands.a_first, "b_first": operands.b_first}
-    return _PARAMETERS.pack(problem.dtype, **strided_values(problem, operands), **firsts)
+    return _PARAMETERS.pack(
+        problem.dtype,
+        **strided_values(problem, operands),
+        a_first=operands.a_first,
+        b_first=operands.b_first,
+        bias=operands.bias or Pointer("no bias", 0),
+        bias_stride=problem.epilogue.bias_stride,
+    )
 
 
 def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     missing = why_not_elements(problem, config, arch)
     if missing is not None:
-        return missing if problem.dtype is F64 else f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
+        wide = problem.dtype is F64 or splits_float32(problem, "tf32x3")
+        return missing if wide else f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
     return (
         _why_not_precision(problem)
         or why_not(problem, config, arch)
@@ -89,8 +111,8 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _why_not_precision(problem: Gemm) -> str | None:
-    # float64 sums are rounded to nearest; sums of 16-bit products are not promoted.
-    return why_not_precision(problem, promotes=problem.dtype is F64)
+    # float64 sums are rounded to nearest, those of float32 promoted; sums of 16-bit products are not.
+    return why_not_precision(problem, promotes=problem.dtype in (F32, F64))
 
 
 _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
@@ -98,7 +120,7 @@ _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
 HGEMM: Kernel[Gemm] = Kernel(
     entry="hgemm",
     package=__name__,
-    config=_launched(with_vector_widths(LARGEST, _WHOLE), 1),
+    config=_launched(with_vector_widths(LARGEST, _WHOLE), _WHOLE, 1),
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=_why_not,

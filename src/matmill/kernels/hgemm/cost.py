@@ -13,7 +13,7 @@ come on top.
 
 All of these were 16-bit products. float64 has the same constants: its products have not been timed with this pipeline.
 Its counts differ in the bytes per element and in the rate of the tensor cores, which mma.sync reaches on Hopper for
-float64.
+float64. float32 has three products of tf32 for one, and instructions that split its elements and promote its sums.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from typing import Any
 
 from matmill.arch import Arch
 from matmill.config import Configs
-from matmill.dtypes import F64
+from matmill.dtypes import F32, F64
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import Repacking
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, overlapped, smaller
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, TF32_PRODUCTS
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
 from matmill.kernels.splitk.cost import Reduction
@@ -37,6 +38,11 @@ from matmill.problem import Gemm
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
 #: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
 _READ = 512
+#: Instructions that split a float32 element: scale, round, cut, subtract.
+_SPLIT = 4
+#: Cycles of a scheduler of an H200 for an mma on tf32, in which it issues nothing else, as for the inner kernel's: of
+#: 4096 x 4096 x 4096 a k-tile of 128 x 128 x 32 takes 3790, with 384 mma and 1114 other instructions a scheduler.
+_ISSUE = 7
 #: FMAs per clock of an SM's tensor cores if the arch has no figure: the least among the data sheets since Ampere
 #: (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
@@ -183,29 +189,35 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
     resident = larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
 
-    size, double = problem.dtype.itemsize, problem.dtype is F64
+    size, double, split = problem.dtype.itemsize, problem.dtype is F64, problem.dtype is F32
+    wide, products = size > ELEMENT_BYTES, TF32_PRODUCTS if split else 1
     warps_m, warps_n = config["WARPS_M"], config["WARPS_N"]
     read = {"A": warps_n * bm * bk * size, "B": warps_m * bn * bk * size}
-    # float64 is read 8 bytes at a time unless rows of the tile run along k.
-    reads = sum(read[name] / _READ * (2 - config[f"{name}_K_INNER"] if double else 1) for name in "AB")
+    # Of wide elements one at a time is read; of float64 two, and of float32 four, where rows of the tile run along k.
+    times = 16 // size if wide else 1
+    reads = sum(read[name] / _READ * (times - (times - 1) * config[f"{name}_K_INNER"]) for name in "AB")
     # An mma computes 16 x 8 of D.
-    multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
+    mma_k = config["MMA_K"] if double else _STEP // 2 if split else _STEP
+    multiplies = products * bk * bm * bn / (_STEP * _VECTOR * mma_k)
+    if split:
+        splits = _SPLIT * (read["A"] + read["B"]) / (size * _LANES)
+        multiplies = _ISSUE * multiplies + splits + bk / config["SUM_K"] * bm * bn / _LANES
     shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
-    cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
-    mma_sync_on_hopper = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
+    cycles, share = products * bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
+    mma_sync_on_hopper = arch.capability[0] == 9 and _matrix_type(problem) in arch.matrix_flops and not double
 
     elements = {"A": bm * bk, "B": bn * bk}
     vec = {name: config[f"{name}_VEC"] for name in "AB"}
     vectors = {name: elements[name] / vec[name] for name in "AB"}
     # 16-bit elements that cannot be copied 4 bytes at a time go through registers one by one.
-    held = {name: (vec[name] == 1) & (not double) for name in "AB"}
-    narrow = {name: (vec[name] < _VECTOR) & (not double) & (vec[name] > 1) for name in "AB"}
+    held = {name: (vec[name] == 1) & (not wide) for name in "AB"}
+    narrow = {name: (vec[name] < _VECTOR) & (not wide) & (vec[name] > 1) for name in "AB"}
     # Tiles that go through registers are loaded one at a time, whatever the number of stages.
     one_ahead = held["A"] | held["B"] | (arch.capability < (8, 0))
     ahead = 1 + (1 - one_ahead) * (config["STAGES"] - 2)
 
-    # float64 is stored without staging, in pairs or twice as many stores; neither was timed.
-    outputs, partial, pieces = per_sm * bm * bn, leaves_partials(problem, config), (config["D_VEC"] > 1) | double
+    # Wide elements are stored without staging, in pairs or twice as many stores; neither was timed.
+    outputs, partial, pieces = per_sm * bm * bn, leaves_partials(problem, config), (config["D_VEC"] > 1) | wide
     sums = problem.dtype.accumulator.itemsize
     return Demand(
         multiply=0.0 * cycles if mma_sync_on_hopper else cycles / share,
@@ -223,7 +235,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         rounds=1.0 * ceil_div(per_sm, resident),
         resident=1.0 * resident,
         stored=1.0 * outputs * (1 - partial) * (1 - pieces),
-        pieces=outputs / _VECTOR * (1 - partial) * pieces * (1 + (config["D_VEC"] == 1) * double),
+        pieces=outputs / _VECTOR * (1 - partial) * pieces * (1 + (config["D_VEC"] == 1) * wide),
         partial_sums=1.0 * outputs * partial,
         stored_bytes=1.0 * outputs * (size + partial * (sums - size)),
         bytes=float(problem.least_bytes),
@@ -246,12 +258,17 @@ def _l2_bytes(problem: Gemm, config: Configs) -> Any:
     return (rows + columns) * config["BK"] * problem.dtype.itemsize
 
 
+def _matrix_type(problem: Gemm) -> str:
+    """Return the type that the tensor cores multiply, as ``Arch.matrix_flops`` names it."""
+    return "tf32" if problem.dtype is F32 else problem.dtype.name
+
+
 def _fmas(problem: Gemm, arch: Arch) -> float:
     """Return the FMAs per clock of an SM's tensor cores at full rate, a power of two.
 
     Data sheets have their own clocks: Hopper's is 1.83 GHz, not the boost clock.
     """
-    flops = arch.matrix_flops.get(problem.dtype.name)
+    flops = arch.matrix_flops.get(_matrix_type(problem))
     if flops is None and problem.dtype is F64:
         flops = 2 * arch.fp64_flops  # as for an A100 and an H200
     if flops is None:
@@ -263,11 +280,11 @@ def _lines(problem: Gemm, config: Configs, name: str, elements: Any) -> Any:
     """Return the cache lines that the copies of one matrix's tile look up.
 
     A thread copies 16 bytes of 16-bit elements, VEC at a time. Each of a warp's copies looks up the four cache lines of
-    its 512 bytes again. For float64, neighbouring threads copy neighbouring elements. Elements that are not contiguous
-    have a cache line each.
+    its 512 bytes again. Of wider elements, neighbouring threads copy neighbouring ones. Elements that are not
+    contiguous have a cache line each.
     """
     strides = problem.a_row_col if name == "A" else problem.b_row_col
-    again = 1.0 if problem.dtype is F64 else _VECTOR / config[f"{name}_VEC"]
+    again = 1.0 if problem.dtype.itemsize > ELEMENT_BYTES else _VECTOR / config[f"{name}_VEC"]
     near = problem.dtype.itemsize / _LINE * again
     apart = min(map(abs, strides)) > 1
     return elements * (near + apart * (1 - config.get(f"REPACK_{name}")) * (1 - near))

@@ -1,4 +1,4 @@
-// Copies tiles of A and B to shared memory for the pipeline of gemm/mma.cuh.
+// Copies tiles of A and B to shared memory for the pipeline of hgemm/mma.cuh.
 #pragma once
 
 #include "kernels/shared/swizzle.cuh"
@@ -10,13 +10,15 @@ namespace matmill {
 // Copies one operand's tile to shared memory. "outer" runs along m (for A) or n (for B). A tile has EXTENT rows of BK
 // elements (K_INNER), or BK rows of EXTENT elements. Copies of VEC elements are spread over MOST_STEPS steps.
 //
-// A thread copies pieces of V elements: 16 bytes of 16-bit elements, in one copy or several; one copy of float64, so
-// that neighbouring threads copy neighbouring elements whatever their alignment.
+// A thread copies pieces of V elements: 16 bytes of 16-bit elements, in one copy or several; one copy of wider elements,
+// so that neighbouring threads copy neighbouring elements whatever their alignment.
 template <class Scalar, int EXTENT, int BK, int THREADS, bool K_INNER, int VEC, int MOST_STEPS>
 struct MmaTileCopy {
   static constexpr int SIZE = sizeof(Scalar);
   static constexpr int ROW = K_INNER ? BK : EXTENT, ROW_BYTES = ROW * SIZE, ROWS = K_INNER ? EXTENT : BK;
   static constexpr int BYTES = ROWS * ROW_BYTES;
+  // Bytes of a row that the swizzle keeps together: see swizzle_bits. ldmatrix reads float32 along k.
+  static constexpr int TOGETHER = SIZE == 8 || (SIZE == 4 && !K_INNER) ? 32 : 16;
   static constexpr int V = SIZE == 2 ? 8 : VEC, PIECES = ROW / V;
   static constexpr int ADVANCE = THREADS / PIECES, SLOTS = ROWS / ADVANCE;  // rows per pass of the block, and passes
   static_assert(PIECES * ADVANCE == THREADS && SLOTS * ADVANCE == ROWS, "passes of all threads must cover the tile");
@@ -41,7 +43,7 @@ struct MmaTileCopy {
                                          int outer_left, int k) {
     const unsigned piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES;
     constexpr int HALVES = 16 / (V * SIZE);  // pieces per 16 bytes
-    offset = swizzled<ROW_BYTES, SIZE>(row, piece / HALVES) + piece % HALVES * (V * SIZE);
+    offset = swizzled<ROW_BYTES, TOGETHER>(row, piece / HALVES) + piece % HALVES * (V * SIZE);
     row_stride = K_INNER ? outer_stride : k_stride;
     stride = VEC > 1 ? 1 : K_INNER ? k_stride : outer_stride;
     next = origin + row * row_stride + piece * V * stride;
@@ -51,7 +53,7 @@ struct MmaTileCopy {
 
   // This thread's piece of pass s, in bytes from the tile, whose address is a multiple of 128.
   __device__ __forceinline__ unsigned at(int s) const {
-    return (offset ^ swizzle_bits<ROW_BYTES, SIZE>(s * ADVANCE) * 16) + s * ADVANCE * ROW_BYTES;
+    return (offset ^ swizzle_bits<ROW_BYTES, TOGETHER>(s * ADVANCE) * 16) + s * ADVANCE * ROW_BYTES;
   }
 
   // Issues the copies of one of COPY_STEPS steps; the last step advances to the next tile. tile is a shared-memory

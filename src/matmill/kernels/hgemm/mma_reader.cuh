@@ -1,4 +1,4 @@
-// Reads fragments of 16-bit elements from swizzled tiles in shared memory, by ldmatrix.
+// Reads fragments from swizzled tiles in shared memory by ldmatrix: of 16-bit elements, and of float32 along k.
 #pragma once
 
 #include "kernels/shared/swizzle.cuh"

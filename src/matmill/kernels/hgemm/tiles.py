@@ -3,8 +3,8 @@
 The production kernel and the last rungs of the HGEMM ladder take their constants from here. A matrix whose rows (or
 columns, where those are contiguous) do not start on 16 bytes is copied to shared memory in narrow copies. One of 16-bit
 elements can be repacked instead: a launch before the product copies it to aligned rows (``kernels/repack/repack.cuh``).
-``repack`` and :func:`repacked` name such matrices, ``"A"`` and ``"B"``. float64 does not need that: its rows start on 8
-bytes, so there are at most twice as many narrow copies.
+``repack`` and :func:`repacked` name such matrices, ``"A"`` and ``"B"``. Wider elements do not need that: cp.async
+copies one of them, and the copies of neighbouring threads share cache lines.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Collection
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.dtypes import F16, F64, DType
+from matmill.dtypes import F16, F32, F64, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked
-from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, why_not_tensor_cores
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, splits_float32, why_not_tensor_cores
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents, why_not_vector_widths
-from matmill.problem import Gemm
+from matmill.precision import SHORTEST_K_BEFORE_HOPPER
+from matmill.problem import NO_EPILOGUE, Gemm
 
 _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 #: Bytes per copy, widest first: cp.async copies 16, 8 or 4; single 16-bit elements go through registers.
@@ -78,9 +79,22 @@ def double_tile(
 
     With 8, threads of warp tiles of 64 x 32 take all of their 255 registers and some spill; with 4 they take up to 234.
     """
-    shape = tile(bm, bn, bk, warps_m, warps_n, stages=stages, blocks_per_sm=blocks_per_sm)
-    constants = {name: value for name, value in shape.constants if name != "ACC16"}
-    return Config.of(**constants, MMA_K=mma_k)
+    return _wide(tile(bm, bn, bk, warps_m, warps_n, stages=stages, blocks_per_sm=blocks_per_sm), MMA_K=mma_k)
+
+
+def split_tile(
+    bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, sum_k: int = 32
+) -> Config:
+    """Return a tile shape of float32, whose sums on the tensor cores have ``sum_k`` terms: a divisor of ``bk``.
+
+    All else is as in :func:`tile`.
+    """
+    return _wide(tile(bm, bn, bk, warps_m, warps_n, stages=stages, blocks_per_sm=blocks_per_sm), SUM_K=sum_k)
+
+
+def _wide(shape: Config, **constants: int) -> Config:
+    """Return the shape of tiles of float32 or float64, which have other constants than ACC16."""
+    return Config.of(**{name: value for name, value in shape.constants if name != "ACC16"}, **constants)
 
 
 #: Tile shapes, largest first: later ones have less intensity and more blocks, and the last two are for few rows or few
@@ -132,17 +146,36 @@ _DOUBLE_AMPERE = (
     double_tile(32, 64, 16, 2, 2, stages=3, blocks_per_sm=4),
     double_tile(32, 32, 16, 2, 2, stages=4, blocks_per_sm=4),
 )
+#: Tile shapes of float32 with the most stages: the fastest of 23 on an H200 for large, tall, small and narrow products.
+#: Larger warp tiles than 64 x 32 leave no registers for pieces.
+_SPLIT = (
+    split_tile(128, 128, 32, 2, 4, stages=4),
+    split_tile(128, 64, 16, 2, 2, stages=6, blocks_per_sm=2, sum_k=16),
+    split_tile(64, 64, 32, 2, 2, stages=4, blocks_per_sm=3),
+    split_tile(64, 64, 16, 2, 2, stages=6, blocks_per_sm=3, sum_k=16),
+    split_tile(128, 32, 32, 4, 1, stages=3, blocks_per_sm=3),
+    split_tile(32, 128, 32, 1, 4, stages=4, blocks_per_sm=2),
+)
 #: Compute capabilities whose tensor cores multiply float64 faster than the FMA units do.
 _DOUBLE_CAPABILITIES = ((8, 0), (9, 0))
 
 
 def shapes(arch: Arch, dtype: DType = F16) -> tuple[Config, ...]:
     """Return the tile shapes for a GPU that fit its shared memory, and its registers without spilling."""
+    if dtype is F32:
+        fitting = (_with_stages(config, arch, dtype.itemsize) for config in _SPLIT)
+        return tuple(config for config in fitting if config["STAGES"] > 1)
     if dtype is F64:
         return _DOUBLE_HOPPER if arch.capability >= (9, 0) else _DOUBLE_AMPERE
     if arch.capability < (8, 0):
         return _TURING
     return _AMPERE if arch.shared_per_block >= _stages_bytes(_AMPERE[0], ELEMENT_BYTES) else _SMALL_SHARED
+
+
+def _with_stages(config: Config, arch: Arch, itemsize: int) -> Config:
+    """Return ``config`` with no more stages than its blocks on an SM have shared memory for."""
+    block = min(arch.shared_per_block, arch.shared_per_sm // config["BLOCKS_PER_SM"] - arch.shared_reserved)
+    return config.replace(STAGES=min(config["STAGES"], block // _stages_bytes(config.replace(STAGES=1), itemsize)))
 
 
 def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -155,11 +188,20 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
     >>> why_not_elements(Gemm(8, 8, 8, F64), LARGEST, get("rtx4090"))
     'tensor cores for float64 need compute capability 8.0 or 9.0: rtx4090 has 8.9'
     """
+    own, ampere, *needed = (".".join(map(str, one)) for one in (arch.capability, (8, 0), *_DOUBLE_CAPABILITIES))
+    if splits_float32(problem, "tf32x3"):
+        missing = f"mma.sync on tf32 needs compute capability {ampere}: {arch.name} has {own}"
+        short = f"FMA is as exact for k < {SHORTEST_K_BEFORE_HOPPER} on {arch.name}"
+        reasons = (
+            (problem.d_dtype is not F32, f"D of {problem.d_dtype.name} has wider sums than tensor cores of float32"),
+            (arch.capability < (8, 0), missing),
+            (arch.capability < (9, 0) and problem.k < SHORTEST_K_BEFORE_HOPPER, short),
+        )
+        return next((words for holds, words in reasons if holds), None)
     if problem.dtype is not F64:
-        return why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"]))
+        return why_not_tensor_cores(problem, arch, acc16=bool(config.get("ACC16", 0)))
     if arch.capability in _DOUBLE_CAPABILITIES:
         return None
-    own, *needed = (".".join(map(str, version)) for version in (arch.capability, *_DOUBLE_CAPABILITIES))
     return f"tensor cores for float64 need compute capability {' or '.join(needed)}: {arch.name} has {own}"
 
 
@@ -182,23 +224,32 @@ def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = 
     b_stride, b_extent = (b_row, problem.k) if b_k_inner else (b_column, problem.n)
     itemsize = problem.dtype.itemsize
     vector = VECTOR_BYTES // itemsize
-    d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
+    stored = vector if itemsize == ELEMENT_BYTES else 2
+    d_wide = problem.d_row_col[1] == 1 and problem.d_align >= stored * itemsize and problem.n % stored == 0
     config = config.replace(
         A_K_INNER=int(a_k_inner),
         A_VEC=vector if "A" in repack else _width(a_stride, a_extent, problem.a_align, itemsize),
         B_K_INNER=int(b_k_inner),
         B_VEC=vector if "B" in repack else _width(b_stride, b_extent, problem.b_align, itemsize),
-        D_VEC=vector if d_wide else 1,
+        D_VEC=stored if d_wide else 1,
     )
+    if problem.dtype is F32:
+        config = with_epilogue(config, problem)
     if itemsize == ELEMENT_BYTES and 1 in (config["A_VEC"], config["B_VEC"]):
         config = config.replace(BK=min(config["BK"], 32), STAGES=min(config["STAGES"], 3))
     return config.replace(SHARED_BYTES=shared_bytes(config, itemsize))
 
 
+def with_epilogue(config: Config, problem: Gemm, slices: int = 1) -> Config:
+    """Return ``config`` with the constants of the problem's epilogue, which the reduction has where k is split."""
+    epilogue = problem.epilogue if slices == 1 else NO_EPILOGUE
+    return config.replace(**epilogue.constants, HAS_C=int(problem.has_c and slices == 1))
+
+
 def space(problem: Gemm, arch: Arch, repack: Collection[str] = ()) -> tuple[Config, ...]:
     """Return every config worth considering on ``arch`` where the matrices in ``repack`` are repacked."""
     configs = (with_vector_widths(config, problem, repack) for config in shapes(arch, problem.dtype))
-    return tuple(config for config in configs if problem.dtype is F64 or _fits_registers(config))
+    return tuple(config for config in configs if problem.dtype.itemsize > ELEMENT_BYTES or _fits_registers(config))
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
@@ -247,6 +298,8 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     reason = why_not_extents(problem) or why_not_vector_widths(config, wanted)
     if reason is not None:
         return reason
+    if problem.dtype is F32 and config != with_epilogue(config, problem, config.get("SPLIT_K", 1)):
+        return "the constants of the epilogue are another problem's"
     for name in ("A_K_INNER", "B_K_INNER"):
         vector = name.replace("K_INNER", "VEC")
         if config[name] != wanted[name] and config[vector] > 1:

@@ -18,7 +18,7 @@ struct WarpTile {
 
   ptx::Accumulator<ACC16> sums[TM][TN];
 
-  __device__ __forceinline__ void multiply(const Fragment& f) {
+  __device__ __forceinline__ void multiply(const Fragment& f, int = 0) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll

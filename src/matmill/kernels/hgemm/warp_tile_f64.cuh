@@ -1,4 +1,4 @@
-// A warp's WM x WN tile of float64 sums in registers: fragments from shared memory, mma into the sums, direct stores.
+// A warp's WM x WN tile of float64 sums in registers: fragments from shared memory, mma into the sums.
 //
 // Fragments are read 8 bytes at a time: lane 4 g + t reads term t of row or column g. So half a warp reads 4 terms of
 // 4 rows or columns, 32 bytes of each of four rows of the tile, whether these run along k or not. With the pieces
@@ -13,12 +13,10 @@
 // delivers 48 of 128 bytes in a clock.
 #pragma once
 
-#include "matmill/dtype/number.cuh"
 #include "kernels/hgemm/mma_reader.cuh"
 #include "kernels/shared/swizzle.cuh"
 #include "matmill/ptx/ld_shared.cuh"
 #include "matmill/ptx/mma.cuh"
-#include "matmill/dtype/word.cuh"
 
 namespace matmill {
 
@@ -35,7 +33,7 @@ struct DoubleTile {
 
   double sums[TM][TN][4] = {};
 
-  __device__ __forceinline__ void multiply(const Fragment& f) {
+  __device__ __forceinline__ void multiply(const Fragment& f, int) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
@@ -59,8 +57,8 @@ struct MmaReader<DoubleTile<MMA_K, WM, WN>, K_INNER, ROW_BYTES> {
   // first: the warp's first outer index.
   __device__ __forceinline__ MmaReader(unsigned first, bool) {
     const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    lane = K_INNER ? swizzled<ROW_BYTES, 8>(first + g, t / 2) + t % 2 * 8
-                   : swizzled<ROW_BYTES, 8>(t, (first + g) / 2) + g % 2 * 8;
+    lane = K_INNER ? swizzled<ROW_BYTES, 32>(first + g, t / 2) + t % 2 * 8
+                   : swizzled<ROW_BYTES, 32>(t, (first + g) / 2) + g % 2 * 8;
   }
 
   // This lane's term of the four from 4 q on, of its row or column of the eight from 8 o on.
@@ -82,79 +80,6 @@ struct MmaReader<DoubleTile<MMA_K, WM, WN>, K_INNER, ROW_BYTES> {
     for (int j = 0; j < Warp::TN; ++j) {
 #pragma unroll
       for (int x = 0; x < FOURS; ++x) to.b[j][x] = read(tile, j, s * FOURS + x);
-    }
-  }
-};
-
-// Stores a warp's tile from registers. A lane has two adjacent outputs of a row, so a warp writes 64 bytes of each of
-// eight rows: whole sectors without staging. D_VEC is 2 where rows of D are on 16 bytes, and else 1.
-template <int MMA_K, int WM, int WN, int D_VEC>
-struct DoubleStore {
-  using Warp = DoubleTile<MMA_K, WM, WN>;
-  static constexpr int WARP_BYTES = 0;  // of a staging buffer
-
-  // D = alpha * sums + beta * C where the tile, whose first row and column are given, is inside m x n.
-  static __device__ __forceinline__ void store(const Warp& warp, unsigned char*, const double* C, long long c_row,
-                                               long long c_col, double* D, long long d_row, long long d_col,
-                                               int first_row, int first_column, int m, int n, double alpha,
-                                               double beta) {
-    // Whether C allows 16-byte reads. The host passes no alignment for C.
-    const bool c_wide = D_VEC == 2 && c_col == 1 && (c_row * 8 | reinterpret_cast<unsigned long long>(C)) % 16 == 0;
-    each_pair(warp, first_row, first_column, m, n, [&](int r, int c, bool both, double x, double y) {
-      alignas(16) double out[2] = {alpha * x, alpha * y};
-      if (beta != 0.0) {  // beta = 0 must not read C: it may hold NaN, or not exist
-        alignas(16) double old[2] = {};
-        const double* const from = C + r * c_row + c * c_col;
-        if (c_wide) {
-          copy<2>(old, from);
-        } else {
-          old[0] = *from;
-          if (both) old[1] = from[c_col];
-        }
-        out[0] = blend(alpha, x, beta, old[0]);
-        out[1] = blend(alpha, y, beta, old[1]);
-      }
-      double* const to = D + r * d_row + c * d_col;
-      if constexpr (D_VEC == 2) {
-        copy<2>(to, out);  // n is a multiple of 2
-      } else {
-        *to = out[0];
-        if (both) to[d_col] = out[1];
-      }
-    });
-  }
-
-  // Stores the sums of a split-K slice, m rows of n.
-  static __device__ __forceinline__ void store_partial(const Warp& warp, double* to, int first_row, int first_column,
-                                                       int m, int n) {
-    const bool wide = n % 2 == 0;  // the workspace starts on 16 bytes
-    each_pair(warp, first_row, first_column, m, n, [&](int r, int c, bool both, double x, double y) {
-      double* const own = to + static_cast<long long>(r) * n + c;
-      if (wide) {
-        *reinterpret_cast<double2*>(own) = double2{x, y};
-      } else {
-        own[0] = x;
-        if (both) own[1] = y;
-      }
-    });
-  }
-
- private:
-  // Calls f(row, column, whether the second is inside, first sum, second sum) for every pair whose first is inside.
-  template <class F>
-  static __device__ __forceinline__ void each_pair(const Warp& warp, int first_row, int first_column, int m, int n,
-                                                   const F& f) {
-    const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < Warp::TM * 2; ++i) {
-      const int r = row + i * 8;
-      if (r >= m) continue;
-#pragma unroll
-      for (int j = 0; j < Warp::TN; ++j) {
-        const int c = column + j * 8;
-        const double* const pair = &warp.sums[i / 2][j][i % 2 * 2];
-        if (c < n) f(r, c, c + 1 < n, pair[0], pair[1]);
-      }
     }
   }
 };

@@ -86,14 +86,20 @@ def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
     >>> (result.count, result.runs, result.length, result.pitch), repacked_matrix(odd, config, "B").count
     ((3, 5, 13, 16), 1)
     """
+    k_inner = bool(config[f"{name}_K_INNER"])
+    return matrix_copy(problem, name, k_inner=k_inner, itemsize=problem.dtype.itemsize)
+
+
+def matrix_copy(problem: Gemm, name: str, *, k_inner: bool, itemsize: int) -> RepackedMatrix:
+    """Return a copy of matrix ``name`` with elements of ``itemsize`` bytes, whose runs are along k or across it."""
     a = name == "A"
     outer = problem.m if a else problem.n
     row, column = problem.a_row_col if a else problem.b_row_col
     outer_stride, k_stride = (row, column) if a else (column, row)
     batch_stride = problem.batch_strides[0 if a else 1]
     count = problem.batch if batch_stride else 1
-    if config[f"{name}_K_INNER"]:
+    if k_inner:
         runs, length, run_stride, stride = outer, problem.k, outer_stride, k_stride
     else:
         runs, length, run_stride, stride = problem.k, outer, k_stride, outer_stride
-    return RepackedMatrix(count, runs, length, run_stride, stride, batch_stride, problem.dtype.itemsize)
+    return RepackedMatrix(count, runs, length, run_stride, stride, batch_stride, itemsize)

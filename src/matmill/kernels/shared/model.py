@@ -41,7 +41,7 @@ def for_each(config: Configs, count: Callable[[Config], tuple[float, ...]], *nam
     counts: dict[tuple[int, ...], tuple[float, ...]] = {}
     values = []
     for one in config.configs:
-        key = tuple(one[name] for name in names)
+        key = tuple(one.get(name) for name in names)
         if key not in counts:
             counts[key] = count(one)
         values.append(counts[key])

@@ -10,21 +10,22 @@ namespace matmill {
 // eight adjacent rows need eight different numbers. Two rows of 64 bytes share a pass over the banks, so pairs of rows
 // do.
 //
-// float64 (gemm/warp_tile_f64.cuh): half a warp reads 32 bytes, two pieces, of each of four adjacent rows. Pairs of
-// pieces stay together, so 32 bytes of shared memory come from one 32-byte sector.
-template <int ROW_BYTES, int ELEMENT_BYTES = 2>
+// float64 (hgemm/warp_tile_f64.cuh): half a warp reads 32 bytes, two pieces, of each of four adjacent rows; so does a
+// warp of float32 rows that do not run along k (hgemm/warp_tile_f32.cuh). Pairs of pieces stay together: TOGETHER is 32
+// bytes. Then 32 bytes of shared memory come from one 32-byte sector.
+template <int ROW_BYTES, int TOGETHER = 16>
 __device__ __forceinline__ constexpr unsigned swizzle_bits(unsigned row) {
   static_assert(ROW_BYTES >= 64 && ROW_BYTES % 64 == 0, "shorter rows have too few pieces to swap");
-  static_assert(ROW_BYTES >= 128 || ELEMENT_BYTES == 2, "four rows of float64 need four pairs of pieces");
-  if constexpr (ELEMENT_BYTES == 8) return row % 4 * 2;
+  static_assert(ROW_BYTES >= 128 || TOGETHER == 16, "four rows of pairs need four pairs of pieces");
+  if constexpr (TOGETHER == 32) return row % 4 * 2;
   if constexpr (ROW_BYTES == 64) return row / 2 % 4;
   return row % 8;
 }
 
 // The byte offset of a piece of a row.
-template <int ROW_BYTES, int ELEMENT_BYTES = 2>
+template <int ROW_BYTES, int TOGETHER = 16>
 __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned piece) {
-  return row * ROW_BYTES + (piece ^ swizzle_bits<ROW_BYTES, ELEMENT_BYTES>(row)) * 16;
+  return row * ROW_BYTES + (piece ^ swizzle_bits<ROW_BYTES, TOGETHER>(row)) * 16;
 }
 
 }  // namespace matmill

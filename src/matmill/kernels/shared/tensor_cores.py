@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from matmill.arch import Arch
-from matmill.dtypes import BF16, F16
+from matmill.dtypes import BF16, F16, F32
+from matmill.precision import SHORTEST_K
 from matmill.problem import Gemm
 
 #: Products of tf32 for one of float32, whose operands are split in two: the fourth is too small to count.
 TF32_PRODUCTS = 3
 #: Of an element of 16 bits.
 ELEMENT_BYTES = 2
+
+
+def splits_float32(problem: Gemm, method: str) -> bool:
+    """Tell whether tensor cores may multiply the problem's float32 elements by ``method`` (:data:`SPLIT_METHODS`).
+
+    >>> [splits_float32(Gemm(8, 8, k, precision="float32_tensor"), "tf32x3") for k in (85, 86)]
+    [False, True]
+    """
+    return problem.dtype is F32 and method in problem.split_methods and problem.k >= SHORTEST_K
 
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch, *, acc16: bool = False) -> str | None:

@@ -87,7 +87,7 @@ def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
     "precision 'tf32' needs wgmma: compute capability 9.0"
     """
     precision = problem.precision
-    if precision == "default" or (promotes and precision == "high"):
+    if precision == "default" or (promotes and (precision == "high" or problem.split_methods)):
         return None
     return f"precision {precision!r} needs wgmma: compute capability 9.0"
 
@@ -117,7 +117,7 @@ _REDUCE = Parameters.of(
 )
 
 
-def _of_problem(problem: Gemm) -> dict[str, int]:
+def _of_problem(problem: Gemm, _config: Config) -> dict[str, int]:
     """Return the constants of the reduction that depend on the problem.
 
     FLOAT32_D means that C and D have 32 bits, A and B 16.
@@ -126,7 +126,7 @@ def _of_problem(problem: Gemm) -> dict[str, int]:
 
 
 #: The constants of every plain problem.
-_PLAIN = _of_problem(Gemm(1, 1, 1))
+_PLAIN = _of_problem(Gemm(1, 1, 1), Config.of())
 
 
 def _slices(config: Config) -> int:

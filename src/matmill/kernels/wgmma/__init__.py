@@ -1,22 +1,24 @@
 """D = activation(alpha * A @ B + beta * C + bias) on Hopper's tensor cores, by a persistent, warp-specialised kernel.
 
-For float16 and bfloat16 of any layout, and for float32 rounded to tf32 where the caller allows it. Sums are float32 and
-rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a launch before the
-product, or its elements are shifted on their way to registers. Where D has too few tiles to occupy the GPU, split-K
-gives each tile to several blocks: to those of a cluster, the first of which adds the sums of all, or to any, whose
-partial sums a second launch adds. The order is fixed. D's transpose may be what is computed
+For float16 and bfloat16 of any layout, and where the caller allows it for float32 rounded to tf32 or split into pieces.
+Sums are float32 and rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a
+launch before the product, or its elements are shifted on their way to registers. Where D has too few tiles to occupy
+the GPU, split-K gives each tile to several blocks: to those of a cluster, the first of which adds the sums of all, or
+to any, whose partial sums a second launch adds. The order is fixed. D's transpose may be what is computed
 (``kernels/wgmma/tiles.py``, ``exchanged``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from matmill.arch import Arch, get
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernels.pieces import METHODS, SPLIT, Pieces, in_pieces, method
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
 from matmill.kernels.shared.outputs import workspace
@@ -42,6 +44,7 @@ from matmill.kernels.wgmma.tiles import (
 from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
+from matmill.precision import SHORTEST_K, deepest
 from matmill.problem import Gemm
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
@@ -59,6 +62,7 @@ _PARAMETERS = Parameters.of(
     b_map="matmill::TensorMap",
     d_map="matmill::TensorMap",
     A="const void*",
+    B="const void*",
     C="const void*",
     D="void*",
     workspace="void*",
@@ -71,7 +75,12 @@ _PARAMETERS = Parameters.of(
     a_batched="int",
     b_batched="int",
     a_pitch="Index",
+    a_row="Index",
+    a_column="Index",
     a_batch="Index",
+    b_row="Index",
+    b_column="Index",
+    b_batch="Index",
     c_row="Index",
     c_column="Index",
     c_batch="Index",
@@ -81,32 +90,38 @@ _PARAMETERS = Parameters.of(
     bias_stride="Index",
     alpha="float",
     beta="float",
+    b_exponents="Index",
+    deepest="float",
 )
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering.
 
-    They are tiles, with A and B exchanged or not, without and (for few tiles) with split-K.
+    They are tiles, with A and B exchanged or not, without and (for few tiles) with split-K. Float32 elements are split
+    into pieces by each method that the precision allows.
 
     Operands that TMA cannot read are repacked, or A goes through registers; those whose rows straddle cache lines may
     be repacked. There is none for few outputs and a very long k, which the inner kernel is for. Where the tensor cores
     do not take the problem there is only one, so that the reason is given once.
     """
     for_inner = is_long(problem) and problem.plain and problem.k > _LONGEST_K
-    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or for_inner:
+    methods = [1 + METHODS.index(by) for by in problem.split_methods]
+    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32" and not methods) or for_inner:
         return ()
-    if why_not_wgmma(problem, arch) is not None or problem.k == 0:
-        return (configured(SHAPES[0], problem, arch),)
+    if why_not_wgmma(problem, arch) is not None or problem.k < (SHORTEST_K if methods else 1):
+        return (configured(SHAPES[0], problem, arch, pieces=methods[0] if methods else 0),)
     configs: list[Config] = []
-    for swap in (False, True):
+    for swap, pieces in product((False, True), methods or (0,)):
         launched = exchanged(problem) if swap else problem
+        launched = in_pieces(launched, METHODS[pieces - 1]) if pieces else launched
         for shape in _shapes(launched):
             for operands in _operands(launched, shape):
+                operands |= {"pieces": pieces}
                 config = configured(shape, problem, arch, swap=swap, **operands)
                 most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
                 blocks = work_tiles(launched, config) * cluster_blocks(config)
-                for slices in splits(blocks, most, 1, arch):
+                for slices in splits(blocks, 1 if pieces else most, 1, arch):
                     if slices > 1:
                         config = configured(shape, problem, arch, swap=swap, slices=slices, **operands)
                     configs.append(config)
@@ -145,28 +160,34 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
         grid=(clusters * cluster, 1, 1),
         block=(threads(config), 1, 1),
-        dynamic_shared=config["SHARED_BYTES"],
+        dynamic_shared=max(config["SHARED_BYTES"], config.get("AGAIN_SHARED_BYTES", 0)),
         cluster=(cluster, 1, 1),
     )
 
 
 def _rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
-    return rewrite(as_launched(problem, config), config, as_bound(operands, config))
+    launched, bound = as_launched(problem, config), as_bound(operands, config)
+    if config["PIECES"]:  # tensor maps have the pieces: A and B remain what they are
+        return launched, bound
+    return rewrite(launched, config, bound)
 
 
 def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     a_batch, b_batch, c_batch, d_batch = problem.batch_strides
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     c_row, c_column = problem.c_row_col
     d_row, d_column = problem.d_row_col
     if config["PARTIAL_SUMS"]:  # of the problem before the exchange, packed row-major
         d_row, d_column = (1, problem.m) if config["EXCHANGED"] else (problem.n, 1)
     a_map, b_map, d_map = tensor_maps(problem, config, operands)
+    offset = Pieces.of(problem, method(config)).exponents_between if config["PIECES"] else 0
     return _PARAMETERS.pack(
         problem.dtype,
         a_map=a_map,
         b_map=b_map,
         d_map=d_map,
         A=operands.a,
+        B=operands.b,
         C=operands.c,
         D=operands.d,
         workspace=workspace(operands),
@@ -179,7 +200,12 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         a_batched=int(problem.batch > 1 and a_batch != 0),
         b_batched=int(problem.batch > 1 and b_batch != 0),
         a_pitch=runs(problem, "A").pitch,
+        a_row=a_row,
+        a_column=a_column,
         a_batch=a_batch,
+        b_row=b_row,
+        b_column=b_column,
+        b_batch=b_batch,
         c_row=c_row,
         c_column=c_column,
         c_batch=c_batch,
@@ -189,6 +215,8 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         bias_stride=problem.epilogue.bias_stride,
         alpha=operands.alpha,
         beta=operands.beta,
+        b_exponents=offset,
+        deepest=deepest(problem.k),
     )
 
 
@@ -201,19 +229,22 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
-    return workspace_bytes(as_launched(problem, config), config)
+    launched = as_launched(problem, config)
+    return Pieces.of(launched, method(config)).nbytes if config["PIECES"] else workspace_bytes(launched, config)
 
 
-def _repack_geometry(problem: Gemm, config: Config) -> Geometry:
-    return REPACK.geometry(as_launched(problem, config), config)
+def _of_launched(launch: AuxLaunch[Gemm]) -> AuxLaunch[Gemm]:
+    """Return a launch that gets the problem and the operands as they are launched."""
+    constants = launch.constants
+    return replace(
+        launch,
+        geometry=lambda problem, config: launch.geometry(as_launched(problem, config), config),
+        arguments=lambda problem, config, operands: launch.arguments(
+            as_launched(problem, config), config, as_bound(operands, config)
+        ),
+        constants=constants and (lambda problem, config: constants(as_launched(problem, config), config)),
+    )
 
-
-def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    return REPACK.arguments(as_launched(problem, config), config, as_bound(operands, config))
-
-
-#: Repacks operands of the problem as it is launched.
-_REPACK: AuxLaunch[Gemm] = replace(REPACK, geometry=_repack_geometry, arguments=_repack_arguments)
 
 WGMMA: Kernel[Gemm] = Kernel(
     entry="wgmma_gemm",
@@ -222,7 +253,7 @@ WGMMA: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=_why_not,
-    before=(_REPACK,),
+    before=(_of_launched(REPACK), _of_launched(SPLIT)),
     after=SPLITK_REDUCE,
     workspace_bytes=_workspace_bytes,
     rewrite=_rewrite,

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
+from matmill.kernels.pieces.cost import Splitting, pieces_of
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
 from matmill.kernels.repack.cost import Repacking
 from matmill.kernels.shared.exchange import as_launched, launched_extents
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, overlapped
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.kernels.splitk.cost import Reduction
-from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, cluster_tiles, runs
+from matmill.kernels.wgmma.tiles import ROWS, SPAN, as_multiplied, cluster_blocks, cluster_tiles, runs
 from matmill.problem import Gemm
 
 
@@ -100,6 +101,7 @@ class Demand:
     remote: float
     bytes: float
     repacking: Repacking
+    splitting: Splitting
     reduction: Reduction
     bytes_per_s: float
     hz: float
@@ -137,17 +139,19 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     sm_hz = counts.sms * counts.hz
     repack = counts.repacking.seconds(prices, counts.bytes_per_s, sm_hz)
     second = counts.reduction.seconds(prices, sm_hz)
-    seconds = prices.launch + c.start + together + repack + second
+    split = counts.splitting.seconds(prices, counts.bytes_per_s)
+    seconds = prices.launch + c.start + together + repack + split + second
     # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
     terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}
-    terms |= {"memory": memory, "repack": repack, "second": second}
-    bounding = ("main_loop", "memory", "epilogue", "repack", "second")
+    terms |= {"memory": memory, "repack": repack, "split": split, "second": second}
+    bounding = ("main_loop", "memory", "epilogue", "repack", "split", "second")
     return Prediction(seconds, terms, bounding, pace, paced="main_loop")
 
 
 def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
     bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
+    products = 1 + 2 * (config.get("PIECES") > 0)
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
     tiles = cluster_tiles(*launched_extents(problem, config), config) * problem.batch * slices
     rounds = ceil_div(tiles, arch.sms // cluster_blocks(config))
@@ -162,7 +166,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
     fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
     return Demand(
-        multiply=bm * bn * config["BK"] / _fmas(problem, arch),
+        multiply=bm * bn * config["BK"] / for_each(config, lambda one: (_fmas(problem, one, arch),), "PIECES")[0],
         # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
         shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN + fragments),
         l2_bytes=loaded["A"] + loaded["B"],
@@ -170,7 +174,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         ahead=config["STAGES"] - 1.0,
         clusters=1.0 * (cluster_m * cluster_n > 1),
         copied=config["A_IN_REGISTERS"] * (bm * SPAN / VECTOR_BYTES + ROWS + config["A_K_INNER"] * (bm - ROWS)),
-        steps=1.0 * rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
+        steps=1.0 * rounds * products * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
         rounds=1.0 * rounds,
         turns=1.0 * config["PINGPONG"],
         staged=outputs * tma,
@@ -182,6 +186,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         remote=1.0 * rounds * (cluster_k - 1) * bm * bn * 4,
         bytes=float(problem.least_bytes),
         repacking=Repacking.of(config, lambda one: _copies(problem, one).values(), *_OF_COPIES),
+        splitting=Splitting.of(config, lambda one: pieces_of(problem, one), "EXCHANGED", "PIECES"),
         reduction=Reduction.of(problem, config),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
@@ -190,7 +195,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 
 
 #: The constants that copies of A and B depend on.
-_OF_COPIES = ("EXCHANGED", "REPACK_A", "REPACK_B", "A_K_INNER", "B_K_INNER")
+_OF_COPIES = ("EXCHANGED", "REPACK_A", "REPACK_B", "A_K_INNER", "B_K_INNER", "PIECES")
 
 
 def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
@@ -201,13 +206,14 @@ def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
 
 def _straddles(problem: Gemm, config: Config) -> tuple[float, float]:
     """Tell whether rows of A and of B, or of their copies, straddle cache lines: 1 or 0."""
-    launched, copies = as_launched(problem, config), _copies(problem, config)
-    pitches = ((copies.get(name) or runs(launched, name)).pitch for name in "AB")
-    a, b = (float(pitch * problem.dtype.itemsize % SPAN > 0) for pitch in pitches)
+    product, copies = as_multiplied(problem, config), _copies(problem, config)
+    pitches = ((copies.get(name) or runs(product, name)).pitch for name in "AB")
+    a, b = (float(pitch * product.dtype.itemsize % SPAN > 0) for pitch in pitches)
     return a, b
 
 
-def _fmas(problem: Gemm, arch: Arch) -> float:
+def _fmas(problem: Gemm, config: Config, arch: Arch) -> float:
     """Count the FMAs of an SM's tensor cores per clock."""
-    name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    product = as_multiplied(problem, config)
+    name = "tf32" if product.precision == "tf32" else product.dtype.name
     return arch.matrix_flops[name] / (2 * arch.sms * arch.boost_hz)

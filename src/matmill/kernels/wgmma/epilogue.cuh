@@ -9,6 +9,7 @@
 // map of D puts them back.
 #pragma once
 
+#include "kernels/pieces/piece.cuh"
 #include "kernels/shared/result.cuh"
 #include "kernels/shared/store_runs.cuh"
 #include "matmill/ptx/barrier.cuh"
@@ -47,6 +48,29 @@ struct ColumnBiases {
     }
   }
 };
+
+// Multiplies a warp group's sums of pieces by the powers of two of their rows and columns: by half of the exponent at a
+// time, so that no intermediate result under- or overflows where the last one does not.
+template <class Tile>
+__device__ __forceinline__ void scale_back(typename Tile::Sums& sums, const int* of_rows, const int* of_columns, int m,
+                                           int n, int first_row, int first_column) {
+  constexpr int ROWS = Tile::ROW_TILES * 2;
+  const WgmmaRows<Tile> rows;
+  int of_row[ROWS];
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i)
+    of_row[i] = of_rows[min(first_row + 64 * (i / 2) + rows.NEXT * (i % 2) + rows.first, m - 1)];
+#pragma unroll
+  for (int j = 0; j < Tile::BN / 4; ++j) {
+    const int of_column = of_columns[min(first_column + lane_column() + 8 * (j / 2) + j % 2, n - 1)];
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const int exponent = of_row[i] + of_column, half = exponent >> 1;
+      float& sum = sums[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2];
+      sum = sum * power_of_two(half) * power_of_two(exponent - half);
+    }
+  }
+}
 
 // Stores the sums themselves, from the tile's first row and column at D on, in elements of float32. PAIRED says that two
 // columns are one 8-byte store.

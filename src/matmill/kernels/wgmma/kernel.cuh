@@ -21,6 +21,8 @@
 //   one slice of k:     wgmma_gemm ─▶ D
 //   CLUSTER_K slices:   wgmma_gemm: sums in shared memory of a cluster's blocks ─▶ the first one ─▶ D
 //   several slices:     wgmma_gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
+//   float32 in pieces:  split ─▶ two pieces of A and of B ─▶ wgmma_gemm, three products ─▶ D
+//                       where elements are too small or too large for pieces: wgmma_gemm, mma.sync (pieces/again.cuh) ─▶ D
 //   unaligned A or B:   repack ─▶ copies with 16-byte aligned rows ─▶ wgmma_gemm reads them instead
 //   unaligned A:        wgmma_gemm, A through registers (unaligned.cuh): all of the producer's warp group copies A, and
 //                       arrives at full[s] when its copies have come; consumers shift its elements into fragments
@@ -28,12 +30,13 @@
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
+#include "kernels/pieces/again.cuh"
 #include "kernels/wgmma/cluster_sums.cuh"
 #include "kernels/wgmma/epilogue.cuh"
 #include "kernels/wgmma/mainloop.cuh"
 #include "kernels/wgmma/producer.cuh"
 
-using Tile = matmill::WgmmaTile<Scalar, Config>;
+using Tile = matmill::WgmmaTile<matmill::StagedElement<Scalar, Config::PIECES>::Type, Config>;
 using Shared = matmill::WgmmaShared<Tile>;
 using Slot = matmill::PipelineSlot<Tile::STAGES>;
 using Schedule = matmill::WgmmaSchedule<Tile, Config::GROUP_M>;
@@ -56,7 +59,7 @@ __device__ __forceinline__ void release(unsigned empty) {
 // Grid: as many clusters as fit the GPU, at most one per work tile; with CLUSTER_K one per work tile. Maps of A and B
 // have boxes of 128 bytes of k and BM or BN rows (half as many where a cluster shares the operand), or of 64 k (32) and 64
 // rows where they are MN-major; that of D has the staging buffer's boxes, and is another one's where D is stored
-// otherwise. `workspace` holds the partial sums of split-K.
+// otherwise. `workspace` holds the partial sums of split-K, or sizes and exponents of matrices in pieces (pieces/piece.cuh).
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAMETERS) {
   using namespace matmill::ptx;
   extern __shared__ __align__(1024) unsigned char dynamic[];
@@ -79,6 +82,13 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
   }
   if constexpr (CLUSTER_SPLITS_K) rank = int(cluster_rank());
   wait_then_trigger();
+  const matmill::WholeOperands whole{static_cast<const float*>(A), static_cast<const float*>(B), a_row, a_column,
+                                     a_batch, b_row, b_column, b_batch, k, batch};
+  const Outputs all{static_cast<const Out*>(C), bias, c_row, c_column, bias_stride, alpha, beta, m, n};
+  if (matmill::multiplied_again<Config>(dynamic, shared.full, 2 * Tile::STAGES, workspace, deepest, whole, all,
+                                        static_cast<Out*>(D), d_row, d_column, d_batch, c_batch)) {
+    return;
+  }
 
   const Schedule schedule(m, n, k, slices, batch);
   constexpr int BLOCKS = Tile::CLUSTER * Tile::CLUSTER_K;
@@ -95,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
         const matmill::WorkTile work = schedule.at(index, rank);
         matmill::UnalignedCopies<Tile> copies(unaligned(work), work.row, work.first * Tile::BK);
         matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, threadIdx.x == 0,
-                                 [&](unsigned stage, unsigned full, int) {
+                                 [&](unsigned stage, unsigned full, int, int) {
                                    copies.load(stage);
                                    cp_async_mbarrier_arrive(full);
                                  });
@@ -104,9 +114,10 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       for (int index = start; index < schedule.total; index += stride) {
         const matmill::WorkTile work = schedule.at(index, rank);
         matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, true,
-                                 [&](unsigned stage, unsigned full, int k) {
+                                 [&](unsigned stage, unsigned full, int k, int piece) {
+                                   const int matrix = a_batched != 0 ? work.batch * Tile::PIECES : 0;
                                    matmill::load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(
-                                       stage, &a_map, full, k, work.row, a_batched != 0 ? work.batch : 0, rank);
+                                       stage, &a_map, full, k, work.row, matrix + piece, rank);
                                  });
       }
     }
@@ -121,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if constexpr (Tile::PINGPONG) {
       if (group == 1) {
         barrier_arrive<256>(turn);  // the first turn is group 0's
-        slot.skip(schedule.at(index, rank).steps);
+        slot.skip(schedule.at(index, rank).steps * Tile::PIECES);
         index += stride;
       }
     }
@@ -136,8 +147,10 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
         }
       };
       const auto released = [&](int stage) { release(shared.empty + 8 * stage); };
-      if constexpr (Config::PROMOTED != 0) {
-        matmill::multiply_promoted<Tile, Config::PROMOTED>(sums, slot, shared, work.steps, first_row, released, issued);
+      if constexpr (Tile::PIECES > 1) {
+        matmill::multiply_pieces(sums, slot, shared, work.steps, first_row, released, issued);
+      } else if constexpr (Tile::PROMOTED != 0) {
+        matmill::multiply_promoted(sums, slot, shared, work.steps, first_row, released, issued);
       } else if constexpr (Tile::A_IN_REGISTERS) {
         const matmill::UnalignedFragments<Tile> fragments(unaligned(work), first_row);
         matmill::multiply_unaligned(sums, slot, shared, work.steps, fragments, released, issued);
@@ -145,11 +158,17 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
         matmill::multiply(sums, slot, shared, work.steps, first_row, released, issued);
       }
       if constexpr (Tile::PINGPONG) {
-        if (another) slot.skip(schedule.at(index + stride, rank).steps);
+        if (another) slot.skip(schedule.at(index + stride, rank).steps * Tile::PIECES);
       }
       if constexpr (CLUSTER_SPLITS_K) {
         matmill::add_in_cluster<Tile>(sums, shared.stages, rank, turn);
         if (rank > 0) break;
+      }
+      if constexpr (Config::PIECES == 1) {
+        const auto* const exponents = static_cast<const int*>(workspace) + 2 * matmill::SIZES;
+        matmill::scale_back<Tile>(sums, exponents + (a_batched != 0 ? Index(work.batch) * m : 0),
+                                  exponents + b_exponents + (b_batched != 0 ? Index(work.batch) * n : 0), m, n,
+                                  work.row + first_row, work.column);
       }
       // Partial sums are the D of a slice.
       const Index part = Config::PARTIAL_SUMS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "matmill/ptx/mbarrier.cuh"
+#include "kernels/pieces/piece.cuh"
 #include "kernels/wgmma/tile.cuh"
 #include "kernels/wgmma/unaligned.cuh"
 
@@ -15,10 +16,14 @@ struct WgmmaDescriptors {
 
   // `first_row` is the warp group's first row of the tile.
   __device__ __forceinline__ WgmmaDescriptors(unsigned stage, int first_row)
-      : a(Tile::A_K_MAJOR ? ptx::k_major_descriptor<Tile::SPAN>(stage + first_row * Tile::SPAN)
-                          : ptx::mn_major_descriptor<Tile::SPAN>(stage + first_row * Tile::SPAN, Tile::BOX)),
-        b(Tile::B_K_MAJOR ? ptx::k_major_descriptor<Tile::SPAN>(stage + Tile::A_BYTES)
-                          : ptx::mn_major_descriptor<Tile::SPAN>(stage + Tile::A_BYTES, Tile::BOX)) {}
+      : WgmmaDescriptors(stage, stage, first_row) {}
+
+  // A of one stage and B of another.
+  __device__ __forceinline__ WgmmaDescriptors(unsigned a_stage, unsigned b_stage, int first_row)
+      : a(Tile::A_K_MAJOR ? ptx::k_major_descriptor<Tile::SPAN>(a_stage + first_row * Tile::SPAN)
+                          : ptx::mn_major_descriptor<Tile::SPAN>(a_stage + first_row * Tile::SPAN, Tile::BOX)),
+        b(Tile::B_K_MAJOR ? ptx::k_major_descriptor<Tile::SPAN>(b_stage + Tile::A_BYTES)
+                          : ptx::mn_major_descriptor<Tile::SPAN>(b_stage + Tile::A_BYTES, Tile::BOX)) {}
 
   // 64 rows are as far apart in either layout.
   __device__ __forceinline__ void multiply(typename Tile::Sums& sums, bool accumulate) const {
@@ -108,37 +113,87 @@ __device__ __forceinline__ void multiply_unaligned(typename Tile::Sums& sums, Pi
   release(before);
 }
 
-// As multiply(), with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
-// errors grow with the terms of one sum; additions on the FMA units round to nearest.
-template <class Tile, int PROMOTED, class Release, class Issued>
-__device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, PipelineSlot<Tile::STAGES>& slot,
-                                                  const WgmmaShared<Tile>& shared, int steps, int first_row,
-                                                  Release release, Issued issued) {
+// totals += scale * sums, on the FMA units.
+template <class Tile>
+__device__ __forceinline__ void promote(typename Tile::Sums& totals, const typename Tile::Sums& sums, float scale) {
 #pragma unroll
   for (int i = 0; i < Tile::ROW_TILES; ++i) {
 #pragma unroll
-    for (int j = 0; j < Tile::BN / 2; ++j) totals[i][j] = 0;
+    for (int j = 0; j < Tile::BN / 2; ++j) totals[i][j] = fmaf(sums[i][j], scale, totals[i][j]);
   }
-  for (int step = 0; step < steps; step += PROMOTED) {
+}
+
+template <class Tile>
+__device__ __forceinline__ void clear(typename Tile::Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::BN / 2; ++j) sums[i][j] = 0;
+  }
+}
+
+// As multiply(), with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
+// errors grow with the terms of one sum; additions on the FMA units round to nearest.
+template <class Tile, class Release, class Issued>
+__device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, PipelineSlot<Tile::STAGES>& slot,
+                                                  const WgmmaShared<Tile>& shared, int steps, int first_row,
+                                                  Release release, Issued issued) {
+  clear<Tile>(totals);
+  for (int step = 0; step < steps; step += Tile::PROMOTED) {
     typename Tile::Sums sums;
-    const int count = min(PROMOTED, steps - step);
-    PipelineSlot<Tile::STAGES> reading = slot;
-    for (int s = 0; s < count; ++s) {
-      const WgmmaDescriptors<Tile> operands(shared.stages + slot.stage * Tile::STAGE_BYTES, first_row);
-      ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
-      ptx::wgmma_fence();
-      operands.multiply(sums, s > 0);
-      ptx::wgmma_commit();
-      slot.next();
-    }
-    if (step + count == steps) issued();
-    ptx::wgmma_wait<0>();
-    pin<Tile>(sums);
-    for (int s = 0; s < count; ++s, reading.next()) release(reading.stage);
-#pragma unroll
-    for (int i = 0; i < Tile::ROW_TILES; ++i) {
-#pragma unroll
-      for (int j = 0; j < Tile::BN / 2; ++j) totals[i][j] += sums[i][j];
+    const int count = min(Tile::PROMOTED, steps - step);
+    multiply(sums, slot, shared, count, first_row, release, [&] {
+      if (step + count == steps) issued();
+    });
+    promote<Tile>(totals, sums, 1);
+  }
+}
+
+// The same for matrices in pieces. Of each k-step one stage has the higher pieces of A and B and the next one the lower
+// pieces. For PROMOTED steps the products of a lower and a higher piece come first, as they are small, and their sum is
+// scaled back; then those of two higher pieces, whose stages wait meanwhile.
+template <class Tile, class Release, class Issued>
+__device__ __forceinline__ void multiply_pieces(typename Tile::Sums& totals, PipelineSlot<Tile::STAGES>& slot,
+                                                const WgmmaShared<Tile>& shared, int steps, int first_row,
+                                                Release release, Issued issued) {
+  using Slot = PipelineSlot<Tile::STAGES>;
+  const auto full = [&](int stage, unsigned parity) {
+    ptx::mbarrier_wait(shared.full + 8 * stage, parity);
+    return shared.stages + stage * Tile::STAGE_BYTES;
+  };
+  clear<Tile>(totals);
+  for (int step = 0; step < steps; step += Tile::PROMOTED) {
+    const int count = min(Tile::PROMOTED, steps - step);
+    const Slot first = slot;
+    // One loop for both kinds of products: a second copy of its wgmma would have the sums in other registers, and spill.
+#pragma unroll 1
+    for (int small = 1; small >= 0; --small) {
+      typename Tile::Sums sums;
+      Slot high = first;
+      int before = 0;
+      for (int i = 0; i < (1 + small) * count; ++i) {
+        Slot low = high;
+        low.next();
+        const bool a_low = small && i % 2 == 0, b_low = small && i % 2 == 1, step_ends = !a_low;
+        const unsigned a = full(a_low ? low.stage : high.stage, a_low ? low.parity : high.parity);
+        const unsigned b = full(b_low ? low.stage : high.stage, b_low ? low.parity : high.parity);
+        const WgmmaDescriptors<Tile> operands(a, b, first_row);
+        ptx::wgmma_fence();
+        operands.multiply(sums, i > 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (i > 0 && (a_low || !small)) release(before);  // the step before has been read
+        if (!step_ends) continue;
+        before = small ? low.stage : high.stage;
+        high = low;
+        high.next();
+      }
+      slot = high;
+      if (!small && step + count == steps) issued();
+      ptx::wgmma_wait<0>();
+      pin<Tile>(sums);
+      release(before);
+      promote<Tile>(totals, sums, small ? 1 / LOW_SCALE : 1);
     }
   }
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.kernel import GemmOperands, ceil_div
+from matmill.kernels.pieces import as_split
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, Runs, runs
 from matmill.launch import Pointer, TensorMap
@@ -20,23 +21,26 @@ _BOXES = (64, 32, 16, 8)
 
 
 def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[TensorMap, TensorMap, TensorMap]:
-    """Return the maps of A, B and D for the problem as it is launched, with repacked operands in place of others.
+    """Return the maps of A, B and D for the problem as it is launched.
 
-    A map that is not used is B's, which is valid: that of an A which goes through registers, and that of a D which TMA
-    does not store. Of what a cluster shares each block loads
-    a half: of K-major rows, or of the k of MN-major boxes.
+    They are those of repacked operands, or of pieces, where there are such. A map that is not used is B's, which is
+    valid: that of an A which goes through registers, and that of a D which TMA does not store. Of what a cluster shares
+    each block loads a half: of K-major rows, or of the k of MN-major boxes.
     """
+    d = _d_map(problem, config, operands.d) if config["D_TMA"] else None
+    if config["PIECES"]:
+        problem, operands = as_split(problem, config, operands)
 
     def of_operand(name: str, rows: int, shared_by: int, pointer: Pointer, first: int) -> TensorMap:
         own = runs(problem, name)
         box = (config["BK"], rows // shared_by) if own.along_k else (ROWS, config["BK"] // shared_by)
-        return _map(problem, own, pointer, box, SPAN, first=first)
+        return _map(problem, own, pointer, box, SPAN, first=first, pieces=2 if config["PIECES"] else 1)
 
     b = of_operand("B", config["BN"], config["CLUSTER_M"], operands.b, operands.b_first)
     a = b
     if not config["A_IN_REGISTERS"]:
         a = of_operand("A", config["BM"], config["CLUSTER_N"], operands.a, operands.a_first)
-    return a, b, _d_map(problem, config, operands.d) if config["D_TMA"] else b
+    return a, b, d or b
 
 
 def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
@@ -59,14 +63,25 @@ def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
 
 
 def _map(
-    problem: Gemm, own: Runs, pointer: Pointer, box: tuple[int, int], swizzle: int, *, first: int = 0
+    problem: Gemm,
+    own: Runs,
+    pointer: Pointer,
+    box: tuple[int, int],
+    swizzle: int,
+    *,
+    first: int = 0,
+    pieces: int = 1,
 ) -> TensorMap:
-    """Return one matrix where all products share it. Distances by which no element is reached may be any legal ones."""
+    """Return one matrix where all products share it; its pieces follow one another.
+
+    Distances by which no element is reached may be any legal ones.
+    """
     itemsize = problem.dtype.itemsize
-    count = problem.batch if own.batch_stride else 1
+    count = pieces * (problem.batch if own.batch_stride else 1)
     packed = ceil_div(own.length * itemsize, VECTOR_BYTES) * VECTOR_BYTES
     pitch = own.pitch * itemsize if own.count > 1 else packed
-    apart = own.batch_stride * itemsize if count > 1 else packed
+    batch = own.count * own.pitch if pieces > 1 else own.batch_stride
+    apart = batch * itemsize if count > 1 else packed
     element = "tfloat32" if problem.dtype is F32 else problem.dtype.name
     return TensorMap(
         pointer,

@@ -36,24 +36,28 @@ __device__ __forceinline__ void load_operand(unsigned to, const TensorMap* map, 
   }
 }
 
-// Loads the stages of a work tile: B by TMA, where this thread is the `leader`, and A by load_a(stage, full barrier, k).
-// Batches whose B is one count as 0.
+// Loads the stages of a work tile: B by TMA, where this thread is the `leader`, and A by load_a(stage, full barrier, k,
+// piece). Batches whose B is one count as 0. Of matrices in pieces a k-step has a stage for each.
 template <class Tile, class LoadA>
 __device__ __forceinline__ void load_work(const WorkTile& work, PipelineSlot<Tile::STAGES>& slot,
                                           const WgmmaShared<Tile>& shared, const TensorMap* b, bool b_batched, int rank,
                                           bool leader, LoadA load_a) {
   constexpr int BYTES = Tile::B_BYTES + (Tile::A_IN_REGISTERS ? 0 : Tile::A_BYTES);
+  const int batch = b_batched ? work.batch * Tile::PIECES : 0;
   for (int step = 0; step < work.steps; ++step) {
-    const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
-    const int k = (work.first + step) * Tile::BK;
-    ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
-    if (leader) ptx::mbarrier_arrive_expect_tx(full, BYTES);
-    load_a(to, full, k);
-    if (leader) {
-      load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
-                                                                           b_batched ? work.batch : 0, rank);
+#pragma unroll
+    for (int piece = 0; piece < Tile::PIECES; ++piece) {
+      const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
+      const int k = (work.first + step) * Tile::BK;
+      ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
+      if (leader) ptx::mbarrier_arrive_expect_tx(full, BYTES);
+      load_a(to, full, k, piece);
+      if (leader) {
+        load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,
+                                                                             batch + piece, rank);
+      }
+      slot.next();
     }
-    slot.next();
   }
 }
 

@@ -8,10 +8,21 @@
 #pragma once
 
 #include "kernels/shared/pipeline_slot.cuh"
+#include "matmill/dtype/half.cuh"
 #include "matmill/ptx/cp_async.cuh"
 #include "matmill/ptx/wgmma.cuh"
 
 namespace matmill {
+
+// What stages hold: elements, or pieces of them.
+template <class Scalar, int PIECES>
+struct StagedElement {
+  using Type = Scalar;
+};
+template <>
+struct StagedElement<float, 1> {
+  using Type = Half;
+};
 
 template <class Scalar>
 struct WgmmaOperand {
@@ -37,6 +48,9 @@ struct WgmmaTile {
   static constexpr int A_BYTES = A_IN_REGISTERS ? A_RUNS * A_PITCH : BM * SPAN, B_BYTES = BN * SPAN;
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 
+  // Pieces of a matrix (pieces/split.cuh), and so the stages of a k-step: one where elements are multiplied as they are.
+  static constexpr int PIECES = Config::PIECES != 0 ? 2 : 1;
+
   // Consumers share a tile's rows, or with PINGPONG alternate at whole tiles.
   static constexpr int CONSUMERS = Config::CONSUMERS, THREADS = 128 * (1 + CONSUMERS);
   static constexpr bool PINGPONG = Config::PINGPONG != 0;
@@ -52,11 +66,12 @@ struct WgmmaTile {
   // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly. Rows of
   // float32 are STAGED_PITCH elements apart: whole 128 bytes, which are swizzled, or an odd number of 32 bytes.
   static constexpr int STAGED = Config::STAGED;
-  static constexpr bool PROMOTED = Config::PROMOTED != 0;  // twice as many sums
+  static constexpr int PROMOTED = Config::PROMOTED;  // k-steps of a promoted sum: there are twice as many sums
   static constexpr int STAGED_PITCH = STAGED % 32 == 0 && !INTERLEAVED ? STAGED : STAGED | 8;
   static constexpr int STAGING_BYTES = STAGED == 0 ? 0 : 64 * (Config::FLOAT32_D ? STAGED_PITCH * 4 : STAGED * 2);
   static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 16) + CONSUMERS * STAGING_BYTES;
 
+  static_assert(PIECES == 1 || STAGES >= PIECES * PROMOTED, "the steps of a promoted sum are read twice");
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
   static_assert(BK == Config::BK, "host and device must agree on k-steps");
   static_assert(ROW_TILES * 64 == ROWS, "a wgmma has 64 rows");

@@ -20,10 +20,12 @@ from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import ceil_div
+from matmill.kernels.pieces import METHODS, again_constants, in_pieces, method, why_not_pieces
 from matmill.kernels.repack.copies import LONG_RUN
 from matmill.kernels.shared.exchange import as_launched, exchanged
 from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents
 from matmill.launch import HOPPER
+from matmill.precision import SHORTEST_K
 from matmill.problem import NO_EPILOGUE, Gemm
 
 #: Bytes of k in a row of a stage, which is the span of the swizzle.
@@ -38,8 +40,9 @@ _LEAST_STAGED = 32
 _SHARED, _ALIGN = 232448, 1024
 #: The most stages: more hide no further latency.
 _MOST_STAGES = 16
-#: k of a sum that ``precision="high"`` adds to a separate float32 sum.
-PROMOTED_K = 128
+#: k-steps of a sum that ``precision="high"``, or a product of pieces, adds to a separate float32 sum: 128 of k, 64 of
+#: tf32.
+_PROMOTED_STEPS = 2
 #: Registers of the producer's threads and of the consumers', by the number of consumer warp groups. Together they are
 #: what the launch bounds give: 168 of 384 threads, 128 of 512. One group alone needs none of the producer's.
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (32, 160)}
@@ -221,13 +224,18 @@ def configured(
     slices: int = 1,
     repack: Collection[str] = (),
     in_registers: bool = False,
+    pieces: int = 0,
 ) -> Config:
     """Return the constants of a shape for a problem.
 
     ``swap`` exchanges A and B, ``slices`` is the number of split-K slices, ``repack`` names operands that are repacked,
-    and ``in_registers`` says that A's fragments go through registers, of the problem as it is launched.
+    and ``in_registers`` says that A's fragments go through registers, of the problem as it is launched. ``pieces`` is
+    the number of the method by which float32 elements are split, or 0.
     """
     launched = exchanged(problem) if swap else problem
+    again = again_constants(launched) if pieces else {}
+    if pieces:
+        launched = in_pieces(launched, METHODS[pieces - 1])
     itemsize = launched.dtype.itemsize
     partial_sums = slices > 1
     float32 = partial_sums or launched.d_dtype is F32
@@ -269,7 +277,9 @@ def configured(
         FLOAT32_D=int(float32),
         PARTIAL_SUMS=int(partial_sums),
         HAS_C=int(launched.has_c and not partial_sums),
-        PROMOTED=PROMOTED_K * itemsize // SPAN if launched.precision == "high" else 0,
+        PROMOTED=_PROMOTED_STEPS if launched.precision == "high" or pieces else 0,
+        PIECES=pieces,
+        **again,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
         **epilogue.constants,
@@ -346,6 +356,12 @@ def cluster_tiles(m: Any, n: Any, config: Configs) -> Any:
     return ceil_div(m, config["BM"] * config["CLUSTER_M"]) * ceil_div(n, config["BN"] * config["CLUSTER_N"])
 
 
+def as_multiplied(problem: Gemm, config: Config) -> Gemm:
+    """Return the problem as the tensor cores see it: as it is launched, in pieces where the config has them."""
+    launched = as_launched(problem, config)
+    return in_pieces(launched, method(config)) if config.get("PIECES") else launched
+
+
 def work_tiles(problem: Gemm, config: Config) -> int:
     """Count the work tiles of all products and slices, in clusters, of the problem as it is launched."""
     return int(cluster_tiles(problem.m, problem.n, config)) * problem.batch * config["SPLIT_K"]
@@ -364,8 +380,10 @@ def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
         return "tf32 is a precision of float32" if problem.precision == "tf32" else None
     if problem.dtype is not F32:
         return f"{problem.dtype.name} is not float16, bfloat16 or float32"
-    if problem.precision != "tf32":
-        return "wgmma rounds float32 to tf32, which precision='tf32' allows"
+    if problem.d_dtype is not F32:
+        return f"D of {problem.d_dtype.name} has wider sums than tensor cores of float32"
+    if problem.precision != "tf32" and not problem.split_methods:
+        return "wgmma rounds float32 to tf32, which precision='tf32' allows, or multiplies pieces of it"
     return None
 
 
@@ -376,10 +394,13 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         return reason
     if problem.k == 0:
         return "k = 0 leaves nothing to load"
-    launched = as_launched(problem, config)
+    if reason := _why_not_precision(problem, config):
+        return reason
+    launched = as_multiplied(problem, config)
     wanted = configured(
         _shape_of(config), problem, arch, swap=bool(config["EXCHANGED"]), slices=config["SPLIT_K"],
         repack=[name for name in "AB" if config[f"REPACK_{name}"]], in_registers=bool(config["A_IN_REGISTERS"]),
+        pieces=config["PIECES"],
     )  # fmt: skip
     if (config["STAGED"] > 0) != (wanted["STAGED"] > 0):
         staged = "passes through shared memory" if wanted["STAGED"] else "is stored from registers"
@@ -399,6 +420,20 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     )
 
 
+def _why_not_precision(problem: Gemm, config: Config) -> str | None:
+    """Say why a configuration has another precision than the problem, or cannot split it, or None."""
+    if not config["PIECES"]:
+        return f"precision {problem.precision!r} multiplies pieces" if problem.split_methods else None
+    by = method(config)
+    if by not in problem.split_methods:
+        return f"precision {problem.precision!r} does not allow pieces by {by}"
+    if problem.k < SHORTEST_K:
+        return f"FMA is as exact for k < {SHORTEST_K}, and needs no pieces"
+    if config["SPLIT_K"] > 1 or config["REPACK_A"] or config["REPACK_B"] or config["A_IN_REGISTERS"]:
+        return "pieces are aligned, and the blocks of a cluster may have slices of their k"
+    return why_not_pieces(as_launched(problem, config), by)
+
+
 #: Constants that follow from the problem.
 _OF_PROBLEM = frozenset(
     [
@@ -414,6 +449,11 @@ _OF_PROBLEM = frozenset(
         "PARTIAL_SUMS",
         "HAS_C",
         "PROMOTED",
+        "AGAIN_A_K_INNER",
+        "AGAIN_A_VEC",
+        "AGAIN_B_K_INNER",
+        "AGAIN_B_VEC",
+        "AGAIN_SHARED_BYTES",
         "BIAS",
         "ACTIVATION",
     ]
@@ -454,8 +494,9 @@ def _why_not_tile(config: Config) -> str | None:
         return f"{sums} accumulators per thread leave no registers for {what}"
     if config["CLUSTER_K"] > 1 and (config["PINGPONG"] or config["CLUSTER_M"] * config["CLUSTER_N"] > 1):
         return "a cluster shares operands or has the slices of one tile, which one group of consumers computes"
-    if config["STAGES"] < 2:
-        return f"{config['STAGES']} stages leave nothing in flight"
+    least = 2 * config["PROMOTED"] if config["PIECES"] else 2
+    if config["STAGES"] < least:
+        return f"{config['STAGES']} stages < {least} leave nothing in flight"
     return None
 
 
@@ -475,6 +516,7 @@ def _epilogue_spills(config: Config) -> str | None:
         (alternating and not config["STAGED"] and not k_major, "float32 D of MN-major operands"),
         (alternating and config["D_TRANSPOSED"] and activation, "transposed D and an activation"),
         (alternating and clusters and activation, "clusters and an activation"),
+        (config["PIECES"], "the product of whole elements"),
     )
     return next((words for holds, words in reasons if holds), None)
 

@@ -117,7 +117,7 @@ def float32_product(options: ProblemOptions, default: tuple[int, int, int]) -> G
 
 
 #: (m, n, k): on a GPU enough to fill it, in the emulator the least that every rung takes, with several steps of k,
-#: which takes up to half a minute on two cores.
+#: which takes about a minute on two cores.
 PRODUCT_SIZES: dict[On, tuple[int, ...]] = {"gpu": (4096, 4096, 4096), "emulator": (256, 256, 64)}
 
 SMALLER = "Take smaller sizes, for instance --n 512"

@@ -53,7 +53,8 @@ class Subject(Generic[S]):
     those of a table of the rows that use TMA, wgmma or mbarriers. ``copied`` says that a copy is timed in the same run
     and that percentages refer to it. ``by_arch`` says that kernels need instructions that old GPUs lack, so that the
     emulator runs only what the named GPU could run. ``cpu`` says whether the CPU's BLAS computes the same,
-    ``cpu_patience`` is the most seconds that it may take.
+    ``cpu_patience`` is the most seconds that it may take. ``error_bound`` returns the bound of errors in units of
+    2^-24 |A||B|, in which tables then show errors; None for one that is no multiple of these.
     """
 
     unit: str
@@ -81,6 +82,7 @@ class Subject(Generic[S]):
     by_arch: bool = False
     cpu: bool = True
     cpu_patience: float | None = None
+    error_bound: Callable[[S], float] | None = None
 
     def format_sizes(self, problem: S) -> str:
         """Format the sizes as users name them."""

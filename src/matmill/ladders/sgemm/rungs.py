@@ -1,15 +1,23 @@
-"""The SGEMM ladder: C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."""
+"""The SGEMM ladder: C = alpha * A @ B + beta * C in float32, from three nested loops to pieces on tensor cores."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import Geometry, Kernel, Rung
 from matmill.kernels.gemm import cost
 from matmill.kernels.gemm.tiles import TILES, space, threads, why_not, with_vector_widths
+from matmill.kernels.hgemm import tiles as on_mma
+from matmill.kernels.pieces import METHODS
 from matmill.kernels.shared.tiled import tile_count
+from matmill.kernels.wgmma import PRODUCTION, WGMMA
+from matmill.kernels.wgmma.tiles import Shape, configured
 from matmill.ladders.documents import OURS, S0, S1
 from matmill.ladders.packed import packed, packed_arguments, reported, tiles
+from matmill.precision import error_bound
 from matmill.problem import Gemm
 
 _HERE = "matmill.ladders.sgemm"
@@ -380,9 +388,101 @@ TUNED: Rung[Gemm] = Rung(
 )
 
 
+# -- Tensor cores multiply elements that are split in registers: in one sum, then in short ones.
+
+_SPLIT_TILE = on_mma.with_vector_widths(on_mma.split_tile(128, 128, 32, 2, 4, stages=3), Gemm(m=128, n=128, k=32))
+
+
+def _why_not_tf32(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    if arch.capability < (8, 0):
+        return f"mma.sync on tf32 needs compute capability 8.0: {arch.name} has {'.'.join(map(str, arch.capability))}"
+    return packed(m=128, n=128, k=32)(problem, config, arch)
+
+
+def _split_geometry(problem: Gemm, config: Config) -> Geometry:
+    return Geometry((tile_count(problem, config), 1, 1), (on_mma.threads(config), 1, 1), config["SHARED_BYTES"])
+
+
+TF32X3: Rung[Gemm] = Rung(
+    name="tf32x3",
+    source=OURS,
+    changes="Each element is split in registers into the sum of two tf32 numbers of 11 bits, and of the four products "
+    "of two such sums the tensor cores add the three largest. Blocks of 2x4 warps make 128x128 tiles of C.",
+    predicts="3 mma.sync do what 32 FMAs of a warp did: of an H200's 495 TFLOP/s of tf32 mma.sync reaches about 62%, "
+    "and a third of that is 102. Splitting takes 4 instructions in every warp that reads an element. All of k is one "
+    "sum, which each mma.sync cuts off where FMA rounds: errors have one sign, up to 2.25 k units of 2^-24 |A||B|.",
+    kernel=Kernel(
+        entry="tf32x3",
+        package=_HERE,
+        file="tf32x3.cuh",
+        config=Config(tuple(one for one in _SPLIT_TILE.constants if one[0] != "SUM_K")),
+        geometry=_split_geometry,
+        arguments=packed_arguments,
+        why_not_config=_why_not_tf32,
+    ),
+)
+
+PROMOTED: Rung[Gemm] = Rung(
+    name="promoted",
+    source=OURS,
+    changes="A sum on the tensor cores has 32 terms of k. It starts from zero, and FMA units, which round to nearest, "
+    "add it to sums in registers of their own.",
+    predicts="One addition for 96 products of pieces costs next to nothing, but another 64 registers of a thread. "
+    "Only 32 terms are cut off together: at 1024 the largest possible error falls to "
+    f"{error_bound('tf32x3_registers', 1024):.0f} units, and FMA's is 1024.",
+    kernel=replace(TF32X3.kernel, entry="promoted", file="promoted.cuh", config=_SPLIT_TILE),
+)
+
+
+# -- Elements are split once, by a launch of their own, and wgmma reads the pieces: then of 16 bits.
+
+#: From the most work per byte to the most tiles.
+_SHAPES = (Shape(128, 128, 2), Shape(64, 128, 1), Shape(64, 64, 1))
+
+
+def _in_pieces(by: str) -> dict[str, Any]:
+    """Return the kernel of a rung and its ``tune``: the production kernel on pieces, with one of three tiles."""
+
+    def refused(problem: Gemm, config: Config, arch: Arch) -> str | None:
+        return packed()(problem, config, arch) or WGMMA.why_not_config(replace(problem, precision=by), config, arch)
+
+    def tune(problem: Gemm, arch: Arch) -> Config:
+        configs = [configured(shape, problem, arch, pieces=1 + METHODS.index(by)) for shape in _SHAPES]
+        legal = [config for config in configs if refused(problem, config, arch) is None]
+        return min(legal, key=lambda config: PRODUCTION.explain(problem, config, arch).seconds, default=configs[0])
+
+    return {"kernel": replace(WGMMA, why_not_config=refused, before=WGMMA.before[1:], after=()), "tune": tune}
+
+
+PIECES: Rung[Gemm] = Rung(
+    name="pieces",
+    source=OURS,
+    changes="A launch ahead splits each element once, not in every warp that reads it, and leaves two tf32 pieces of "
+    "A and of B in memory, the lower ones times 2^11. The production kernel multiplies them, at which the hgemm "
+    "ladder ends: TMA, wgmma, one block per SM. Products with a lower piece have a sum of their own.",
+    predicts="wgmma reaches all of the rate of tf32, a third of which is 165 TFLOP/s on an H200, and no instruction "
+    "in the loop splits. The launch ahead moves 12 bytes for each element: a tenth of the product's time at 4096, a "
+    "twentieth at 8192. Errors are as in promoted, or less.",
+    **_in_pieces("tf32x3"),
+)
+
+FP16X3: Rung[Gemm] = Rung(
+    name="fp16x3",
+    source=OURS,
+    changes="Pieces are float16, which has as many bits as tf32 but fewer exponents. So each row of A and each column "
+    "of B is divided by a power of two ahead, and sums are multiplied by it behind. The launch ahead also notes how "
+    "small elements are: where some are too small for that, the product's blocks do as promoted does instead.",
+    predicts="Half as many wgmma, which have 16 terms of k instead of 8, and half of the bytes by TMA: at most 330 "
+    "TFLOP/s on an H200. The launch ahead moves 8 bytes for each element instead of 12. Errors do not grow. Where "
+    "elements are too small, the time of promoted.",
+    **_in_pieces("fp16x3"),
+)
+
+
 # -- The ladder
 
-SGEMM: tuple[Rung[Gemm], ...] = (
+#: The rungs on FMA units, for every GPU.
+ON_FMA: tuple[Rung[Gemm], ...] = (
     NAIVE,
     *MULTI,
     *SHARED,
@@ -396,3 +496,7 @@ SGEMM: tuple[Rung[Gemm], ...] = (
     WARP_TILES,
     TUNED,
 )
+#: The rungs on tensor cores, by mma.sync on packed operands and by wgmma in pieces.
+IN_REGISTERS: tuple[Rung[Gemm], ...] = (TF32X3, PROMOTED)
+IN_PIECES: tuple[Rung[Gemm], ...] = (PIECES, FP16X3)
+SGEMM = (*ON_FMA, *IN_REGISTERS, *IN_PIECES)

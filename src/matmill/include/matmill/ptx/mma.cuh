@@ -117,6 +117,13 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(Accumulator<false>& c, const un
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The nearest tf32, ties away from zero, as a float32 whose lower 13 bits are zeros.
+__device__ __forceinline__ float rounded_tf32(float x) {
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+}
+
 // c += a * b on float64, at full precision: m16n8k4, k8 or k16 by the size of the fragments, one instruction on sm_90,
 // several m8n8k4 on sm_80. Lane 4 g + t holds columns t, t + 4, ... of rows g, g + 8 of A (rows first) and rows t,
 // t + 4, ... of column g of B.
