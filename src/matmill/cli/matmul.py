@@ -11,10 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill.cli.options import PRECISION_HELP, Subparsers
+from matmill.cli.options import Subparsers, add_precision
 from matmill.cli.product import add_arguments, finish, reader, run_product
 from matmill.dtypes import ALL
-from matmill.problem import PRECISIONS, Gemm
+from matmill.problem import Gemm
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
-    parser.add_argument("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
+    add_precision(parser)
     add_arguments(parser)
 
 

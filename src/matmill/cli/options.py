@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from matmill.errors import ArgumentError
+from matmill.problem import PRECISIONS
 
 #: The result of argparse's ``add_subparsers``; it has no public name, and is generic only for type checkers.
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — no other name
 
 PLOT_SUFFIXES = (".png", ".svg")
-#: The help of ``--precision``.
-PRECISION_HELP = "how a product is summed (default: the type's own way)"
 
 
 #: Libraries count elements in signed 64-bit integers.
@@ -108,3 +107,9 @@ def writable(path: Path, argument: str) -> None:
     else:
         return
     raise ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how a product is summed."""
+    names = "|".join(PRECISIONS)
+    parser.add_argument("--precision", metavar=names, help="how a product is summed (default: the type's own way)")

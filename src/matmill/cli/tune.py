@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from matmill.cli.console import show_json
-from matmill.cli.options import PRECISION_HELP, Subparsers, size
+from matmill.cli.options import Subparsers, add_precision, size
 from matmill.dtypes import ALL, long_name
 from matmill.errors import ArgumentError
-from matmill.problem import PRECISIONS
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -28,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("sizes", metavar="M N K", type=size, nargs="*", help="rows, columns, and the length of sums")
     parser.add_argument("--dtype", default="float32", metavar="|".join(ALL), help="element type (default: float32)")
-    parser.add_argument("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
+    add_precision(parser)
     parser.add_argument("--layout", default="nn", choices=LAYOUTS, help="of A and B: n by rows, t by columns")
     parser.add_argument("--show", action="store_true", help="print what was kept for GPU 0")
     parser.add_argument("--clear", action="store_true", help="forget what was kept for GPU 0")

@@ -19,13 +19,12 @@ from matmill.arrays import Operand
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.choose import fit_batches, stages_seconds
 from matmill.cli.console import output, show, show_json
-from matmill.cli.options import PRECISION_HELP, Subparsers, size
+from matmill.cli.options import Subparsers, add_precision, size
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose, transpose_shape
-from matmill.problem import PRECISIONS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
 #: Distance between the made-up addresses of operands, which are aligned as allocations are.
@@ -49,7 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--dtype", default="float32", metavar="|".join(ELEMENTWISE), help="element type (default: float32)")
     add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
     add("--gram", action="store_true", help="b is a's transpose, in the same memory; name a's shape alone")
-    add("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
+    add_precision(parser)
     add("--out-dtype", metavar="TYPE", help="element type of the result, float32 for 16-bit factors")
     add("--top", type=size, default=0, metavar="N", help="list the best N configurations as well")
     add("--json", action="store_true", help="print one JSON document, with all configurations")

@@ -89,15 +89,12 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
-    what, fix = (
-        "copies of operands or for partial sums",
-        (
-            f"start the rows of {request.operation.first} and {request.operation.second} on 16 bytes: "
-            "rows that start elsewhere are copied"
-        ),
-    )
     if request.options.precision in SPLIT_METHODS:
         what, fix = "pieces of the operands", "omit precision=: FMA needs no pieces"
+    else:
+        what = "copies of operands or for partial sums"
+        names = f"{request.operation.first} and {request.operation.second}"
+        fix = f"start the rows of {names} on 16 bytes: rows that start elsewhere are copied"
     return OutOfMemoryError(
         argument="workspace",
         got="no memory for it on the GPU",

@@ -131,12 +131,12 @@ class Pieces:
 
     @property
     def a_exponents(self) -> int:
-        """Where A's exponents start."""
+        """Offset of A's exponents, in bytes."""
         return _SIZE_BYTES
 
     @property
     def b_exponents(self) -> int:
-        """Where B's exponents start."""
+        """Offset of B's exponents, in bytes."""
         return self.a_exponents if self.is_shared else self.a_exponents + _aligned(self.a.exponent_bytes)
 
     @property
@@ -146,12 +146,12 @@ class Pieces:
 
     @property
     def a_first(self) -> int:
-        """Where A's pieces start."""
+        """Offset of A's pieces, in bytes."""
         return self.b_exponents + _aligned(self.b.exponent_bytes)
 
     @property
     def b_first(self) -> int:
-        """Where B's pieces start."""
+        """Offset of B's pieces, in bytes."""
         return self.a_first if self.is_shared else self.a_first + _aligned(self.a.nbytes)
 
     @property

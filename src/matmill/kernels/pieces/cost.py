@@ -1,4 +1,4 @@
-"""What splitting matrices into pieces demands and costs, for the models of the kernels that multiply them."""
+"""Demand and cost of splitting matrices into pieces, for the models of the kernels that multiply them."""
 
 from __future__ import annotations
 

@@ -233,8 +233,9 @@ def configured(
     the number of the method by which float32 elements are split, or 0.
     """
     launched = exchanged(problem) if swap else problem
-    again = again_constants(launched) if pieces else {}
+    again: dict[str, int] = {}
     if pieces:
+        again = again_constants(launched)
         launched = in_pieces(launched, METHODS[pieces - 1])
     itemsize = launched.dtype.itemsize
     partial_sums = slices > 1
