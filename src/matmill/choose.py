@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from math import inf
+from math import inf, isnan
+from operator import itemgetter
 from typing import Any, Generic
 
+import numpy as np
+
 from matmill.arch import Arch, get
+from matmill.config import Config
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
@@ -24,14 +28,20 @@ _ALIKE = 1.07
 
 @dataclass(frozen=True)
 class Choice(Generic[P]):
-    """A kernel with its constants; ``reasons`` say what was ruled out and why this one was chosen.
+    """A kernel with its constants.
 
-    ``predicted_seconds`` is the GPU's time by the cost model.
+    ``predicted_seconds`` is the GPU's time by the cost model. ``explain`` returns :attr:`reasons`, which take
+    longer than the choice.
     """
 
     kernel: Kernel[P]
-    reasons: tuple[str, ...]
     predicted_seconds: float
+    explain: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False, repr=False)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What was ruled out, and why this kernel was chosen."""
+        return self.explain()
 
 
 @lru_cache(maxsize=1024)
@@ -130,8 +140,12 @@ def _measured(entries: Sequence[Production[P]], problem: P, arch: Arch) -> Choic
                 first = preference.first_seconds
                 other = "did not run" if first == inf else f"took {_us(first)}"
                 words = f"measured on this GPU: {_us(preference.seconds)}, the model's first {other}"
-                return Choice(kernel, (f"{kernel.entry} ({config}): {words}",), predicted)
+                return Choice(kernel, predicted, _saying(f"{kernel.entry} ({config}): {words}"))
     return None
+
+
+def _saying(*reasons: str) -> Callable[[], tuple[str, ...]]:
+    return lambda: reasons
 
 
 def fit_batches(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[SubProblem[Any], ...]:
@@ -173,35 +187,70 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     For calls in a row this is the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about
     equal calls, such as those limited by the host, the configuration with the least GPU time wins.
     """
-    reasons: list[str] = []
-    legal: list[Choice[P]] = []
-    for candidate in candidates:
-        kernels = []
-        for config in candidate.space(problem, arch):
-            kernel = candidate.kernel.with_config(config)
-            reason = kernel.why_not(problem, arch)
-            if reason is None:
-                kernels.append(kernel)
-            else:
-                reasons.append(f"{kernel.entry} ({config}): {reason}")
-        predicted = candidate.predict(problem, [kernel.config for kernel in kernels], arch)
-        legal += [Choice(kernel, (), seconds) for kernel, seconds in zip(kernels, predicted, strict=True)]
-    if not legal:
+    fastest: list[tuple[float, float, int, Kernel[P]]] = []  # seconds, those of a call, and the order among equals
+    most = inf
+    for seconds, index, candidate, config in sorted(_predicted(candidates, problem, arch), key=itemgetter(0, 1)):
+        if seconds > most:
+            break
+        kernel = candidate.kernel.with_config(config)
+        if kernel.why_not(problem, arch) is None:
+            call = call_seconds(kernel, problem, seconds)
+            fastest.append((seconds, call, index, kernel))
+            most = min(most, _ALIKE * call)
+            if call <= max(seconds, _FIRST):  # no other takes the GPU or the host less
+                break
+    alike = [one for one in fastest if one[1] <= most]
+    if not alike:
+        ruled_out, _legal = _judged(candidates, problem, arch)
         raise IllegalConfigError(
             argument="problem",
             got=f"{problem} on {arch.title}",
             wanted="a problem that one of the production kernels takes",
-            fix="Ruled out: " + ("; ".join(reasons) or "no kernel has a configuration for it") + ".",
+            fix="Ruled out: " + ("; ".join(ruled_out) or "no kernel has a configuration for it") + ".",
         )
-    seconds = [choice.predicted_seconds for choice in legal]
-    calls = [call_seconds(choice.kernel, problem, choice.predicted_seconds) for choice in legal]
-    most = _ALIKE * min(calls)
-    least, call, index = min(one for one in zip(seconds, calls, range(len(legal)), strict=True) if one[1] <= most)
-    best = legal[index]
-    less = min(seconds)  # seconds of the configurations that take the host longer
-    each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
-    words = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
-    return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {words}"))
+    least, call, _index, best = min(alike, key=itemgetter(0, 1, 2))
+
+    def explain() -> tuple[str, ...]:
+        reasons, legal = _judged(candidates, problem, arch)
+        less = min(legal)  # seconds of the configurations that take the host longer
+        each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
+        words = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
+        return (*reasons, f"{best.entry} ({best.config}): {words}")
+
+    return Choice(best, least, explain)
+
+
+def _judged(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> tuple[list[str], list[float]]:
+    """Return why configurations are ruled out, and the predicted seconds of the legal ones."""
+    reasons: list[str] = []
+    seconds: list[float] = []
+    for candidate in candidates:
+        legal = []
+        for config in candidate.space(problem, arch):
+            kernel = candidate.kernel.with_config(config)
+            reason = kernel.why_not(problem, arch)
+            if reason is None:
+                legal.append(config)
+            else:
+                reasons.append(f"{kernel.entry} ({config}): {reason}")
+        seconds += candidate.predict(problem, legal, arch)
+    return reasons, seconds
+
+
+def _predicted(
+    candidates: Sequence[Production[P]], problem: P, arch: Arch
+) -> Iterator[tuple[float, int, Production[P], Config]]:
+    """Yield the predicted seconds of each configuration, legal or not, with its index."""
+    index = 0
+    for candidate in candidates:
+        configs = candidate.space(problem, arch)
+        if len(configs) == 1 and candidate.kernel.with_config(configs[0]).why_not(problem, arch) is not None:
+            configs = ()  # it stands for a reason
+        with np.errstate(all="ignore"):  # models know legal configurations
+            predicted = candidate.predict(problem, configs, arch)
+        for config, seconds in zip(configs, predicted, strict=True):
+            yield (inf if isnan(seconds) else seconds), index, candidate, config
+            index += 1
 
 
 def _us(seconds: float) -> str:

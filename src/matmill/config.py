@@ -56,7 +56,15 @@ class Config:
 
     def launched(self, **changes: int) -> Config:
         """Return the config with some constants of the launch changed or added."""
-        return replace(self, launch=tuple(sorted({**dict(self.launch), **changes}.items())))
+        result = Config(self.constants, tuple(sorted({**dict(self.launch), **changes}.items())))
+        vars(result)["_values"] = {**self._values, **changes}  # what the property would compute
+        return result
+
+    def without(self, name: str) -> Config:
+        """Return the config without a constant of the launch."""
+        if name not in self:
+            return self
+        return Config(self.constants, tuple(pair for pair in self.launch if pair[0] != name))
 
     def cxx(self) -> str:
         """Return the ``struct Config`` that the kernel's source reads its constants from."""
@@ -79,13 +87,31 @@ class Columns:
 
     def __init__(self, configs: Sequence[Config]) -> None:
         self.configs = tuple(configs)
+        self._rows = [config._values for config in self.configs]  # noqa: SLF001 — a class of this file
         self._columns: dict[str, Any] = {}
+        self._groups: dict[tuple[str, ...], tuple[list[Config], Any]] = {}
 
     def __getitem__(self, name: str) -> Any:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = np.array([config[name] for config in self.configs], np.float64)
+            column = self._columns[name] = np.array([one[name] for one in self._rows], np.float64)
         return column
+
+    def groups(self, names: tuple[str, ...]) -> tuple[list[Config], Any]:
+        """Return a configuration for each combination of those constants, and for each configuration which it has.
+
+        >>> tiles = Columns([Config.of(BM=128, BN=64), Config.of(BM=64, BN=64), Config.of(BM=128, BN=8)])
+        >>> [len(found) for found in tiles.groups(("BM",))]
+        [2, 3]
+        """
+        known = self._groups.get(names)
+        if known is None:
+            first: dict[tuple[int, ...], int] = {}
+            keys = (tuple([one.get(name, 0) for name in names]) for one in self._rows)
+            which = [first.setdefault(key, len(first)) for key in keys]
+            examples = [self.configs[which.index(number)] for number in range(len(first))]
+            known = self._groups[names] = examples, np.array(which)
+        return known
 
     def __contains__(self, name: str) -> bool:
         return name in self.configs[0]

@@ -183,7 +183,7 @@ def legal_choices(problem: Gemm, arch: Arch, count: int, workspace_limit: int) -
         key = one.kernel.entry, tile(one)
         if len(choices) < count and key not in seen and one.workspace <= workspace_limit:
             seen.add(key)
-            choices.append(Choice(one.kernel, (), one.seconds))
+            choices.append(Choice(one.kernel, one.seconds))
     return choices
 
 

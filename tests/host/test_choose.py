@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from matmill import arch
-from matmill.choose import choose, choose_from
+from matmill.choose import call_seconds, choose, choose_from
 from matmill.config import Config, Configs
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError, UnknownNameError
@@ -85,6 +85,50 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     assert choice.predicted_seconds == seconds[chosen]
     assert said in choice.reasons[-1]
     assert choice.kernel.count_launches(problem) == {"alone": 1, "two": 2}[chosen]
+
+
+@given(
+    st.sampled_from(["a100", "h200"]),
+    st.sampled_from(list(ALL.values())),
+    st.tuples(*[st.integers(1, 5000)] * 3, st.sampled_from([1, 1, 70])),
+    st.booleans(),
+)
+@examples(15)
+def test_no_legal_configuration_takes_less(name: str, dtype: DType, sizes: tuple[int, ...], columns: bool) -> None:
+    gpu, (m, n, k, batch) = arch.get(name), sizes
+    align = min(16, (dtype.itemsize * k) & -(dtype.itemsize * k))
+    problem = Gemm(m, n, k, dtype, batch, a_align=align, b_align=align, b_strides=(1, k) if columns else None)
+    choice = choose_from(PRODUCTION, problem, gpu)
+    kernels = [kernel for entry in PRODUCTION for kernel in entry.legal(problem, gpu)]
+    seconds = [one for entry in PRODUCTION for one in _seconds(entry, problem, gpu)]
+    calls = [call_seconds(kernel, problem, one) for kernel, one in zip(kernels, seconds, strict=True)]
+    own = call_seconds(choice.kernel, problem, choice.predicted_seconds)
+    assert choice.kernel in kernels
+    assert own <= 1.07 * min(calls)
+    assert choice.predicted_seconds == min(
+        one for one, call in zip(seconds, calls, strict=True) if call <= 1.07 * min(calls)
+    )
+
+
+def _seconds(entry: Production[Gemm], problem: Gemm, gpu: arch.Arch) -> list[float]:
+    return entry.predict(problem, [kernel.config for kernel in entry.legal(problem, gpu)], gpu)
+
+
+def test_a_choice_asks_few_configurations_whether_they_are_legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    why_not = Kernel.why_not
+
+    def counted(self: Kernel[Gemm], problem: Gemm, gpu: arch.Arch) -> str | None:
+        nonlocal asked
+        asked += 1
+        return why_not(self, problem, gpu)
+
+    monkeypatch.setattr(Kernel, "why_not", counted)
+    for m in (8, 500, 4000):
+        choice = choose_from(PRODUCTION, Gemm(m, 4096, 4096, ALL["float16"]), arch.get("h200"))
+    assert asked <= 9
+    assert "legal configurations" in choice.reasons[-1]
+    assert asked > 50  # reasons ask all of them
 
 
 def test_illegal_configs_are_passed_over_with_their_reason() -> None:

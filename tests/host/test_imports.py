@@ -21,7 +21,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 
 #: The layers of docs/architecture.md, low to high. A module may import its own layer and those below it.
 LAYERS = (
-    ("errors", "dtypes", "settings", "driver", "precision", "reference"),
+    ("errors", "dtypes", "settings", "driver", "memo", "precision", "reference"),
     ("arch", "arrays", "problem", "config", "decisions"),
     ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering"),
     ("kernels", "include"),

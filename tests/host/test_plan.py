@@ -90,7 +90,7 @@ SOURCE = Source("toy", "twice", 'extern "C" __global__ void twice() {}')
 
 def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready[Gemm], ...]:
     sources = (SOURCE,) * (1 + len(kernel.after))
-    return tuple(Ready(stage, Choice(kernel, (), 0.0), sources, "sm_90a") for stage in stages)
+    return tuple(Ready(stage, Choice(kernel, 0.0), sources, "sm_90a") for stage in stages)
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Operand]:

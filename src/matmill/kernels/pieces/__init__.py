@@ -21,6 +21,7 @@ from matmill.kernels.repack.copies import RepackedMatrix, matrix_copy
 from matmill.kernels.shared.outputs import workspace
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.launch import Argument, Value
+from matmill.memo import of_each_problem
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
@@ -176,6 +177,7 @@ class Pieces:
         return self.a.blocks(self.cluster), 0 if self.is_shared else self.b.blocks(self.cluster)
 
 
+@of_each_problem
 def in_pieces(problem: Gemm, by: str) -> Gemm:
     """Return the product that tensor cores see: of elements of the pieces' type, as the workspace has them.
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from matmill.config import Config, Configs
 from matmill.kernel import GemmOperands
+from matmill.memo import of_each_problem
 from matmill.problem import Gemm
 
 
+@of_each_problem
 def exchanged(problem: Gemm) -> Gemm:
     """Return the problem of D's transpose: B's transpose times A's.
 

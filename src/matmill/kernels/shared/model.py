@@ -38,14 +38,8 @@ def for_each(config: Configs, count: Callable[[Config], tuple[float, ...]], *nam
     """
     if isinstance(config, Config):
         return count(config)
-    counts: dict[tuple[int, ...], tuple[float, ...]] = {}
-    values = []
-    for one in config.configs:
-        key = tuple(one.get(name) for name in names)
-        if key not in counts:
-            counts[key] = count(one)
-        values.append(counts[key])
-    return np.array(values, np.float64).T
+    examples, which = config.groups(names)
+    return np.array([count(one) for one in examples], np.float64)[which].T
 
 
 def stack(rows: Sequence[D]) -> D:

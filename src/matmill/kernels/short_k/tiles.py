@@ -8,13 +8,14 @@ contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 from matmill.config import Config
 from matmill.dtypes import DType
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import VECTOR_BYTES
+from matmill.memo import of_each_problem
 from matmill.problem import Gemm
 
 #: The limit of a copy's indices: ``Divisor`` in copy.cuh divides 16-bit numbers.
@@ -205,6 +206,21 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, Ope
     )
 
 
+class Parts(NamedTuple):
+    """A work tile's parts of A and B, and their layouts in shared memory."""
+
+    sides: tuple[OperandTile, OperandTile]
+    a: StagedTile
+    b: StagedTile
+
+
+@of_each_problem
+def parts(problem: Gemm, group: int, bm: int, bn: int, by_runs: bool) -> Parts:  # noqa: FBT001 — kept by position
+    """Return the parts of a work tile of so many products, rows and columns."""
+    own = sides(problem, group, bm, bn)
+    return Parts(own, *(StagedTile.of(side, by_runs=by_runs) for side in own))
+
+
 def _d_one_run(problem: Gemm, shape: WorkTile) -> bool:
     """Tell whether the outputs of every work tile are contiguous in D, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
@@ -233,22 +249,37 @@ def _d_width(problem: Gemm, most: int, columns: int) -> int:
     return width
 
 
-def configured(shape: WorkTile, problem: Gemm) -> Config:
-    """Return the constants of a work tile for a problem."""
-    a, b = sides(problem, shape.group, shape.bm, shape.bn)
+@of_each_problem
+def _operand_constants(  # noqa: PLR0917 — kept by position
+    problem: Gemm,
+    group: int,
+    bm: int,
+    bn: int,
+    tm: int,
+    tn: int,
+    by_runs: bool,  # noqa: FBT001 — as above
+) -> dict[str, int]:
+    """Return the constants of A, of B and of the epilogue."""
+    (a, b), staged_a, staged_b = parts(problem, group, bm, bn, by_runs)
     constants = {
-        **StagedTile.of(a, by_runs=shape.by_runs).constants("A", a, shape.tm),
-        **StagedTile.of(b, by_runs=shape.by_runs).constants("B", b, shape.tn),
+        **staged_a.constants("A", a, tm),
+        **staged_b.constants("B", b, tn),
         **problem.epilogue.constants,
         "FLOAT32_D": int(problem.d_dtype is not problem.dtype),
         "HAS_C": int(problem.has_c),
-        "KEEP_B": int(keeps_b(problem, shape.bn)),
+        "KEEP_B": int(keeps_b(problem, bn)),
     }
     reach = (("A", problem.m), ("B", problem.n))
     constants["FILL"] = int(
         problem.dtype.itemsize > 2
         and any(not constants[f"{name}_K_INNER"] and total % constants[f"{name}_VEC"] for name, total in reach)
     )
+    return constants
+
+
+def configured(shape: WorkTile, problem: Gemm) -> Config:
+    """Return the constants of a work tile for a problem."""
+    constants = _operand_constants(problem, shape.group, shape.bm, shape.bn, shape.tm, shape.tn, shape.by_runs)
     columns, size = columns_at_once(problem.dtype, constants), problem.d_dtype.itemsize
     stored = _d_width(problem, min(columns, VECTOR_BYTES // size), columns)
     if shape.direct or stored * size == VECTOR_BYTES:
@@ -330,12 +361,15 @@ class Staging:
     work_tiles: int
 
 
-@lru_cache(maxsize=4096)
 def staging(problem: Gemm, config: Config) -> Staging:
     """Return the layout of a configuration's work tiles in shared memory."""
+    return _staging(problem, config.without("BLOCKS"))
+
+
+@of_each_problem
+def _staging(problem: Gemm, config: Config) -> Staging:
     group, bm, bn = config["PRODUCTS"], config["BM"], config["BN"]
-    own = sides(problem, group, bm, bn)
-    a, b = (StagedTile.of(side, by_runs=bool(config["BY_RUNS"])) for side in own)
+    own, a, b = parts(problem, group, bm, bn, bool(config["BY_RUNS"]))
     size = problem.dtype.itemsize
     stage = a.elements + (0 if config["KEEP_B"] else b.elements)
     whole = config["STAGES"] * stage + (b.elements if config["KEEP_B"] else 0)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from matmill.arch import Arch
 from matmill.config import Config, Configs
@@ -25,8 +26,9 @@ from matmill.kernels.repack.copies import LONG_RUN
 from matmill.kernels.shared.exchange import as_launched, exchanged
 from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents
 from matmill.launch import HOPPER
+from matmill.memo import of_each_problem
 from matmill.precision import SHORTEST_K
-from matmill.problem import NO_EPILOGUE, Gemm
+from matmill.problem import NO_EPILOGUE, Epilogue, Gemm
 
 #: Bytes of k in a row of a stage, which is the span of the swizzle.
 SPAN = 128
@@ -137,6 +139,7 @@ class Runs:
         return contiguous and ordered and self.align >= VECTOR_BYTES
 
 
+@of_each_problem
 def runs(problem: Gemm, name: str) -> Runs:
     """Return matrix ``"A"``, ``"B"`` or ``"D"`` along the dimension in which it is contiguous, or nearly so.
 
@@ -170,6 +173,7 @@ def runs(problem: Gemm, name: str) -> Runs:
     return Runs(extents[0], extents[1], across, along, batch, align, along_k=False)
 
 
+@of_each_problem
 def unaligned(problem: Gemm) -> tuple[str, ...]:
     """Return the operands that TMA cannot read: these are repacked, or A goes through registers.
 
@@ -180,6 +184,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
     return tuple(name for name in "AB" if not runs(problem, name).by_tma)
 
 
+@of_each_problem
 def straddling(problem: Gemm) -> tuple[str, ...]:
     """Return the operands whose rows straddle cache lines, and are long enough that repacked ones do not.
 
@@ -232,64 +237,115 @@ def configured(
     and ``in_registers`` says that A's fragments go through registers, of the problem as it is launched. ``pieces`` is
     the number of the method by which float32 elements are split, or 0.
     """
-    launched = exchanged(problem) if swap else problem
     again: dict[str, int] = {}
+    launched = exchanged(problem) if swap else problem
     if pieces:
         again = again_constants(launched)
         launched = in_pieces(launched, METHODS[pieces - 1])
+    facts = _facts(launched, swap)
+    config = _constants(shape, facts, slices > 1, in_registers, pieces)
+    if again:
+        config = config.replace(**again)
+    repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
+    return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
+
+
+class _Facts(NamedTuple):
+    """All that a tile's constants depend on in a problem as it is launched.
+
+    Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
+    can be stored by TMA, every eighth at a time, or leave as float32 off 16 bytes or in pairs; the latter two also of
+    partial sums.
+    """
+
+    itemsize: int
+    float32: bool
+    has_c: bool
+    promoted: bool
+    epilogue: Epilogue
+    a_along_k: bool
+    a_paired: bool
+    b_along_k: bool
+    d_along_k: bool
+    d_by_tma: bool
+    eighth_rows: bool
+    off: tuple[bool, bool]
+    paired: tuple[bool, bool]
+
+
+@of_each_problem
+def _facts(launched: Gemm, swap: bool) -> _Facts:  # noqa: FBT001 — kept by position
+    a, b, d = (runs(launched, name) for name in "ABD")
     itemsize = launched.dtype.itemsize
-    partial_sums = slices > 1
-    float32 = partial_sums or launched.d_dtype is F32
-    d = runs(launched, "D")
+    return _Facts(
+        itemsize,
+        launched.d_dtype is F32,
+        launched.has_c,
+        launched.precision == "high",
+        launched.epilogue,
+        a.along_k,
+        a.along_k and a.align >= 4,
+        b.along_k,
+        d.along_k,
+        # TMA stores whole 16 bytes, also behind the end of a row.
+        d.by_tma and d.length * itemsize % VECTOR_BYTES == 0,
+        _eighth_rows(launched, d),
+        (
+            _off_vectors(launched, d, swap=swap, partial_sums=False),
+            _off_vectors(launched, d, swap=swap, partial_sums=True),
+        ),
+        (_paired(launched, d, swap=swap, partial_sums=False), _paired(launched, d, swap=swap, partial_sums=True)),
+    )
+
+
+@lru_cache(maxsize=8192)
+def _constants(shape: Shape, facts: _Facts, partial_sums: bool, in_registers: bool, pieces: int) -> Config:  # noqa: FBT001 — kept by position
+    """Return the compiled constants of :func:`configured`."""
+    float32 = partial_sums or facts.float32
     staged = shape.staged or shape.bn
     if in_registers and shape.bn == _WIDEST:  # room for another stage
         staged = min(staged, ROWS)
     if float32:
-        off = shape.bn >= _LEAST_STAGED and _off_vectors(launched, d, swap=swap, partial_sums=partial_sums)
+        off = shape.bn >= _LEAST_STAGED and facts.off[partial_sums]
         staged = (staged // 2 if shape.bn > ROWS else staged) * off  # large tiles have room for as many bytes of rows
     direct = staged == 0
     producer, consumer = _REGISTERS[shape.consumers]
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
-    epilogue = NO_EPILOGUE if partial_sums else launched.epilogue
-    a = runs(launched, "A")
-    stage = _stage_bytes(shape, a, in_registers=in_registers)
+    epilogue = NO_EPILOGUE if partial_sums else facts.epilogue
+    stage = _stage_bytes(shape, facts.a_along_k, in_registers=in_registers)
     config = Config.of(
         BM=shape.bm,
         BN=shape.bn,
-        BK=SPAN // itemsize,
+        BK=SPAN // facts.itemsize,
         CONSUMERS=shape.consumers,
         PINGPONG=int(shape.pingpong),
         CLUSTER_M=shape.cluster[0],
         CLUSTER_N=shape.cluster[1],
         CLUSTER_K=shape.cluster_k,
         GROUP_M=_group(shape),
-        A_K_INNER=int(a.along_k),
-        B_K_INNER=int(runs(launched, "B").along_k),
+        A_K_INNER=int(facts.a_along_k),
+        B_K_INNER=int(facts.b_along_k),
         A_IN_REGISTERS=int(in_registers),
         # Two elements of k are one load where rows start on 4 bytes.
-        A_PAIRED=int(in_registers and a.along_k and a.align >= 4),
-        INTERLEAVED=int(in_registers and a.along_k and (float32 or _eighth_rows(launched, d))),
+        A_PAIRED=int(in_registers and facts.a_paired),
+        INTERLEAVED=int(in_registers and facts.a_along_k and (float32 or facts.eighth_rows)),
         STAGED=staged,
-        D_TRANSPOSED=int(not float32 and not d.along_k),
-        # TMA stores whole 16 bytes, also behind the end of a row.
-        D_TMA=int(not float32 and d.by_tma and d.length * itemsize % VECTOR_BYTES == 0),
-        D_PAIRED=int(direct and _paired(launched, d, swap=swap, partial_sums=partial_sums)),
+        D_TRANSPOSED=int(not float32 and not facts.d_along_k),
+        D_TMA=int(not float32 and facts.d_by_tma),
+        D_PAIRED=int(direct and facts.paired[partial_sums]),
         FLOAT32_D=int(float32),
         PARTIAL_SUMS=int(partial_sums),
-        HAS_C=int(launched.has_c and not partial_sums),
-        PROMOTED=_PROMOTED_STEPS if launched.precision == "high" or pieces else 0,
+        HAS_C=int(facts.has_c and not partial_sums),
+        PROMOTED=_PROMOTED_STEPS if facts.promoted or pieces else 0,
         PIECES=pieces,
-        **again,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
         **epilogue.constants,
     )
     staging = staging_bytes(config)
     stages = min(_MOST_STAGES, (_SHARED - _ALIGN - staging) // stage)
-    repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
-    config = config.replace(STAGES=stages, SHARED_BYTES=stages * stage + staging)
-    return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
+    return config.replace(STAGES=stages, SHARED_BYTES=stages * stage + staging)
 
 
 def _eighth_rows(launched: Gemm, d: Runs) -> bool:
@@ -334,11 +390,11 @@ def _group(shape: Shape) -> int:
     return 16 if shape.bm == ROWS else 8 // shape.cluster[0]
 
 
-def _stage_bytes(shape: Shape, a: Runs, *, in_registers: bool) -> int:
+def _stage_bytes(shape: Shape, a_along_k: bool, *, in_registers: bool) -> int:  # noqa: FBT001 — the layout of A
     """Count the bytes of a stage and its barriers. The device asserts the same number."""
     rows_of_a = shape.bm * SPAN
     if in_registers:  # 16 bytes more for each run of A
-        rows_of_a += VECTOR_BYTES * (shape.bm if a.along_k else ROWS)
+        rows_of_a += VECTOR_BYTES * (shape.bm if a_along_k else ROWS)
     return rows_of_a + shape.bn * SPAN + 16
 
 
