@@ -24,7 +24,14 @@ def well() -> dict[str, Any]:
         "gpu": {"available": True, "title": "H200", "arch": "h200", "target": "sm_90a", "sms": 132},
         "driver": [{"name": "H200", "driver_version": "580", "memory.total": "143771 MiB"}],
         "packages": {"numpy": "2.4", "torch": None, "matplotlib": None, "cupy-cuda12x": None},
-        "cache": {"folder": "somewhere", "usable": True, "mode": "0700", "entries": 3, "bytes": 12},
+        "cache": {
+            "folder": "somewhere",
+            "usable": True,
+            "mode": "0700",
+            "entries": 3,
+            "bytes": 12,
+            "kernels": {"sm_90a": 2},
+        },
     }
 
 
@@ -33,7 +40,7 @@ def test_all_well(well: dict[str, Any]) -> None:
     assert all(line.ok for line in lines.values())
     assert "compiled in 80 ms" in lines["compiler"].found
     assert "132 SMs" in lines["GPU"].found
-    assert "mode 0700, 3 entries" in lines["cache"].found
+    assert lines["cache"].found.endswith("mode 0700, 3 entries, 12 bytes; kernels: 2 for sm_90a")
 
 
 def test_what_is_missing_comes_with_advice(well: dict[str, Any]) -> None:

@@ -217,6 +217,21 @@ def test_a_unit_is_compiled_once_for_all_its_entry_points(folder: Path, monkeypa
     assert DiskCache(folder).size()[0] == 1
 
 
+def test_kernels_with_machine_code_of_this_compiler_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiling.cached_kernels() == {}
+    compile_ptx(SOURCE, "sm_90a")
+    assert not compiling.is_cached(SOURCE, "sm_90a")
+    for target in ("sm_90a", "sm_80"):
+        compile_source(SOURCE, target)
+        assert compiling.is_cached(SOURCE, target)
+    DiskCache(folder).put("key of another kind", {}, b"", b"")
+    (folder / ("0" * 64)).write_bytes(b"garbage")
+    assert compiling.cached_kernels() == {"sm_80": 1, "sm_90a": 1}
+    monkeypatch.setattr(compiling, "compiler", lambda: "a newer one")
+    assert compiling.cached_kernels() == {}
+    assert not compiling.is_cached(SOURCE, "sm_80")
+
+
 def test_texts_of_one_byte_leave_the_process_intact() -> None:
     # NVRTC's empty log is one NUL, and b" " is one object for the whole process: written over, print() loses its space.
     def write(_program: object, buffer: bytearray) -> tuple[int]:

@@ -38,6 +38,7 @@ COMMANDS = (
     "emulate",
     "probe",
     "doctor",
+    "warm",
     "cache",
 )
 

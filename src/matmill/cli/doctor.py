@@ -14,10 +14,12 @@ from rich.text import Text
 
 from matmill import __version__
 from matmill.bench.environment import PACKAGES, cpu_name, installed_version, nvidia_smi
+from matmill.cli.cache import by_target
 from matmill.cli.console import output, show_json
 from matmill.cli.doctor_child import ask
 from matmill.cli.options import Subparsers
 from matmill.jit.cache import DiskCache
+from matmill.jit.compile import cached_kernels
 from matmill.settings import cache_dir
 
 #: The purpose of each optional distribution; all others are required.
@@ -75,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> dict[str, Any]:
     """Return all findings as one record; it is ``ok`` if kernels compile, as the emulator needs."""
     compiler = ask("compiler")
+    compiles = "error" not in compiler
     gpu = ask("gpu")
     packages = {name: installed_version(name) for name in (*PACKAGES, *OPTIONAL)}
     return {
-        "ok": "error" not in compiler and all(packages[name] for name in _REQUIRED),
+        "ok": compiles and all(packages[name] for name in _REQUIRED),
         "matmill": __version__,
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -88,7 +91,7 @@ def examine() -> dict[str, Any]:
         "gpu": gpu if "error" not in gpu else {"available": False, "reason": gpu["error"]},
         "driver": nvidia_smi(),
         "packages": packages,
-        "cache": _cache(),
+        "cache": _cache(compiles=compiles),
     }
 
 
@@ -106,16 +109,18 @@ def lines(findings: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _cache() -> dict[str, Any]:
+def _cache(*, compiles: bool) -> dict[str, Any]:
     folder = cache_dir()
     if folder is None:
-        return {"folder": None, "usable": False, "mode": None, "entries": 0, "bytes": 0}
+        return {"folder": None, "usable": False, "mode": None, "entries": 0, "bytes": 0, "kernels": {}}
     entries, size = DiskCache(folder).size()
     mode = f"{stat.S_IMODE(folder.stat().st_mode):04o}" if folder.is_dir() else None
     # The folder is created on first use, in the nearest parent that exists.
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    return {"folder": str(folder), "usable": usable, "mode": mode, "entries": entries, "bytes": size}
+    record = {"folder": str(folder), "usable": usable, "mode": mode, "entries": entries, "bytes": size}
+    # Kernels count if they are of this compiler, and one in trouble may not tell its version.
+    return record | {"kernels": cached_kernels() if compiles else {}}
 
 
 def _compiler_line(compiler: dict[str, Any]) -> Line:
@@ -156,5 +161,5 @@ def _cache_line(cache: dict[str, Any]) -> Line:
     if not cache["usable"]:
         advice = "Every run compiles its kernels again. Name another folder in MATMILL_CACHE_DIR."
         return Line("cache", f"{cache['folder']}: no folder that can be written", ok=False, advice=advice)
-    state = f"mode {cache['mode']}, {cache['entries']} entries, {cache['bytes']} bytes" if cache["mode"] else "not made"
-    return Line("cache", f"{cache['folder']}: {state}")
+    state = f"mode {cache['mode']}, {cache['entries']} entries, {cache['bytes']} bytes; {by_target(cache['kernels'])}"
+    return Line("cache", f"{cache['folder']}: {state if cache['mode'] else 'not made'}")

@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,20 +14,15 @@ from rich.text import Text
 
 from matmill import arch as arches
 from matmill.analysis.explain import explain
-from matmill.arrays import Operand
-from matmill.arrays.operand import CPU, packed_strides
 from matmill.choose import fit_batches, stages_seconds
 from matmill.cli.console import output, show, show_json
 from matmill.cli.options import Subparsers, add_precision, size
+from matmill.cli.shapes import operand, packed, product_stages, transposed
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
-from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose, transpose_shape
-
-_SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
-#: Distance between the made-up addresses of operands, which are aligned as allocations are.
-_APART = 2**44
+from matmill.lowering import SubProblem, lower_transpose, transpose_shape
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -81,10 +75,8 @@ def _product(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], .
     shapes, gram = args.shapes, args.gram
     options = checked_options(None, args.out_dtype, args.precision, dtype)
     _expect(shapes, 1 if gram else 2, "both factors, or with --gram the first alone")
-    a = _operand(shapes[0], dtype, 1)
-    b = a._replace(shape=_swapped(a.shape), strides=_swapped(a.strides)) if gram else _operand(shapes[1], dtype, 2)
-    d = _packed(gemm_shape(a.shape, b.shape), options.out_dtype or dtype, 4)
-    return lower_gemm(a, b, None, d, precision=options.precision)
+    a = operand(shapes[0], dtype, 1)
+    return product_stages(a, transposed(a) if gram else operand(shapes[1], dtype, 2), options)
 
 
 def _sum(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:
@@ -92,18 +84,18 @@ def _sum(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:
     _no_product_options(args)
     if len(shapes) > 2:
         _expect(shapes, 2, "transpose_add's x and y")
-    x = _operand(shapes[0], dtype, 1)
-    own = _packed(transpose_shape(x.shape), dtype, 2)
-    y = _operand(shapes[1], dtype, 2) if len(shapes) > 1 else own
-    return lower_transpose(x, y, _packed(transpose_shape(x.shape, y.shape), dtype, 4))
+    x = operand(shapes[0], dtype, 1)
+    own = packed(transpose_shape(x.shape), dtype, 2)
+    y = operand(shapes[1], dtype, 2) if len(shapes) > 1 else own
+    return lower_transpose(x, y, packed(transpose_shape(x.shape, y.shape), dtype, 4))
 
 
 def _transpose(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:
     shapes = args.shapes
     _no_product_options(args)
     _expect(shapes, 1, "transpose's x")
-    x = _operand(shapes[0], dtype, 1)
-    return lower_transpose(x, None, _packed(transpose_shape(x.shape), dtype, 4), alpha=1.0)
+    x = operand(shapes[0], dtype, 1)
+    return lower_transpose(x, None, packed(transpose_shape(x.shape), dtype, 4), alpha=1.0)
 
 
 _OPERATIONS: dict[str, Callable[..., tuple[SubProblem[Any], ...]]] = {
@@ -134,37 +126,3 @@ def _no_product_options(args: argparse.Namespace) -> None:
                 wanted="it with matmul or inner",
                 fix="Omit it: only products have factors, which it is about.",
             )
-
-
-def _operand(text: str, dtype: DType, index: int) -> Operand:
-    """Return an operand of a shape, at a made-up address."""
-    if not _SHAPE.fullmatch(text):
-        raise _no_shape(text)
-    try:
-        shape = tuple(size(part) for part in text.removesuffix("T").split("x"))
-    except argparse.ArgumentTypeError:
-        raise _no_shape(text) from None
-    if not text.endswith("T"):
-        return _packed(shape, dtype, index)
-    if len(shape) < 2:
-        raise _no_shape(text)
-    below = _packed(_swapped(shape), dtype, index)
-    return below._replace(shape=shape, strides=_swapped(below.strides))
-
-
-def _no_shape(text: str) -> ArgumentError:
-    return ArgumentError(
-        argument="SHAPE",
-        got=repr(text),
-        wanted="extents with x between, for instance 4096x4096 or 3x5e7T",
-        fix="A T at the end means a transposed view and takes two dimensions at least.",
-    )
-
-
-def _packed(shape: tuple[int, ...], dtype: DType, index: int) -> Operand:
-    address = index * _APART
-    return Operand(shape, packed_strides(shape), dtype, CPU, address, readonly=False, library="numpy", owner=None)
-
-
-def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
-    return (*extents[:-2], extents[-1], extents[-2])

@@ -72,6 +72,15 @@ class DiskCache:
         except OSError:
             return
 
+    def stored_keys(self) -> list[str]:
+        """Return the keys of the entries, by their headers alone: a payload may be damaged."""
+        keys = []
+        for path in self._entry_files():
+            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError), path.open("rb") as file:
+                file.seek(len(_MAGIC) + _DIGEST)
+                keys.append(str(json.loads(file.readline())["key"]))
+        return keys
+
     def size(self) -> tuple[int, int]:
         """Return entries and bytes on disk."""
         sizes = []

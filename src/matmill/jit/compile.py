@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -74,6 +75,21 @@ def compile_ptx(source: Source, target: str) -> str:
     return _remembered_ptx(source, target)
 
 
+def is_cached(source: Source, target: str) -> bool:
+    """Tell whether the machine code of ``source`` for ``target`` is on disk, where :func:`compile_source` takes it."""
+    return _stored_binary(_store(), _key(source, target)) is not None
+
+
+def cached_kernels() -> dict[str, int]:
+    """Count the kernels on disk whose machine code :func:`compile_source` takes, by target.
+
+    Kernels of another compiler or other options are not among them, nor is PTX alone.
+    """
+    store, end = _store(), [*OPTIONS, compiler()]
+    parts = [key.split("\n") for key in store.stored_keys()] if store is not None else []
+    return dict(sorted(Counter(part[1] for part in parts if part[2:] == end).items()))
+
+
 @lru_cache(maxsize=64)
 def answer_to(request: CompileRequest, beside: str) -> Answer:
     """Return NVRTC's answer to a request, with PTX only, from the cache if it is there; refusals are cached too.
@@ -102,8 +118,8 @@ def answer_to(request: CompileRequest, beside: str) -> Answer:
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> _CompiledUnit:
     key, store = _key(source, target), _store()
-    unit = _stored(store, key)
-    if unit is None or not unit.cubin.startswith(_ELF):
+    unit = _stored_binary(store, key)
+    if unit is None:
         unit = _compile(source, target)
         if store is not None:
             meta = {name: asdict(resources) for name, resources in unit.resources.items()}
@@ -142,6 +158,12 @@ def _stored(store: DiskCache | None, key: str) -> _CompiledUnit | None:
     except UnicodeDecodeError:
         return None
     return _CompiledUnit(cubin, text, {name: Resources(**numbers) for name, numbers in meta.items()})
+
+
+def _stored_binary(store: DiskCache | None, key: str) -> _CompiledUnit | None:
+    """Return the unit of ``key``, or None if the store has none with machine code."""
+    unit = _stored(store, key)
+    return unit if unit is not None and unit.cubin.startswith(_ELF) else None
 
 
 def _readable(meta: dict[str, Any]) -> bool:
