@@ -156,7 +156,7 @@ def test_inner_of_any_layout(dtype: str, k: int, on: Executor) -> None:
 @pytest.mark.parametrize("dtype", ALL)
 @pytest.mark.parametrize(
     ("m", "k"),
-    [(130, 40), (133, 1100), (5, 333), (17, 600), (100, 200), (3, 65_537), (128, 65_537), (130, 100_000), (1000, 1001)],
+    [(130, 40), (133, 500), (5, 333), (17, 600), (100, 200), (3, 65_537), (128, 65_537), (130, 100_000), (1000, 1001)],
 )
 def test_gram_matrices_are_symmetric_to_the_bit(m: int, k: int, dtype: str, on: Executor) -> None:
     if on == "emulator" and m * k > 150_000:
@@ -186,7 +186,7 @@ def test_epilogues(dtype: str, activation: str | None, left: tuple[int, ...], on
 # -- views whose elements start anywhere -------------------------------------------------------------------------------
 
 
-@examples(40, ignore=FIXTURE)
+@examples(24, ignore=FIXTURE)
 @given(views.products())
 def test_any_view(on: Executor, operands: tuple[Array, Array]) -> None:
     views.check(*operands, on)

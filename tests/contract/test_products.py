@@ -64,30 +64,30 @@ WATCHED = {1, 5, 8, 12}
 #: Few rows or columns and a long k.
 FEW = (
     StridedProduct((3, 140, 264), b=COLUMN),
-    StridedProduct((3, 141, 513)),
+    StridedProduct((3, 141, 385)),
     StridedProduct((1, 90, 300), b=COLUMN, c=ROW),
     StridedProduct((140, 5, 257), a=COLUMN, c=COLUMN, alpha=-1.5),
     StridedProduct((61, 16, 300), batch=2),
     StridedProduct((3, 50, 300), b=COLUMN, bias="row", activation="relu"),
     StridedProduct((37, 2, 150), a=ODD, b=STRIDED, d=Layout(pad=1)),
     StridedProduct((3, 140, 264), a=COLUMN, b=COLUMN),
-    StridedProduct((70, 9, 264), a=COLUMN, c=COLUMN, alpha=-1.5),
+    StridedProduct((40, 9, 264), a=COLUMN, c=COLUMN, alpha=-1.5),
 )
 #: Few outputs and a long k.
 LONG = (
     StridedProduct((3, 5, 900), b=COLUMN),
+    StridedProduct((6, 7, 333), a=Layout(pad=3), b=Layout(transposed=True, pad=1), bias="column"),
     StridedProduct((5, 4, 1001), a=COLUMN, c=ROW, alpha=-1.5),
     StridedProduct((24, 9, 1500), batch=2),
     StridedProduct((17, 17, 600), gram=True, a=COLUMN),
-    StridedProduct((6, 7, 333), a=Layout(pad=3), b=Layout(transposed=True, pad=1), bias="column"),
 )
 #: Any size, for the tiles of the FMA units and of mma.sync.
 ANY = (
     *(StridedProduct((72, 80, 68), a=a, b=b) for a, b in pairs((ROW, COLUMN), (ROW, COLUMN))),
     StridedProduct((67, 75, 51), a=ODD, b=Layout(start=1), d=Layout(start=1)),
     StridedProduct((37, 41, 67), a=Layout(start=1), b=Layout(step=3), d=Layout(pad=1), c=COLUMN, batch=2, alpha=-1.5),
-    StridedProduct((66, 72, 140), b=COLUMN, c=COLUMN, batch=3),
     StridedProduct((40, 33, 70), a=SHARED, batch=2, d=COLUMN),
+    StridedProduct((66, 72, 140), b=COLUMN, c=COLUMN, batch=2),
     StridedProduct((33, 40, 70), bias="row", activation="silu", c=ROW),
     StridedProduct((1, 1, 1)),
 )
@@ -190,7 +190,7 @@ def test_the_warp_specialised_kernel(case: Wgmma, executor: Executor, request: p
 @pytest.mark.parametrize("case", PIECES, ids=str)
 def test_float32_in_pieces(case: Wgmma, executor: Executor) -> None:
     product = case.product()
-    executor.check(product, case.kernel(product.problem), races=case in PIECES[::5], twice=case in PIECES[::7])
+    executor.check(product, case.kernel(product.problem), races=case in PIECES[::3], twice=case in PIECES[::7])
 
 
 @pytest.mark.parametrize("case", PIECES, ids=str)
@@ -218,8 +218,8 @@ def test_a_short_k_in_float32(dtype: DType, executor: Executor) -> None:
         executor.check(product, kernel, races=False, twice=False)
 
 
-@pytest.mark.parametrize("start", [0, 1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 5, 7])
 def test_a_short_k_with_rows_of_d_anywhere(dtype: DType, start: int, executor: Executor) -> None:
     product = StridedProduct(
         (130, 141 + 2 * (start == 7), 24), dtype=dtype, d=Layout(pad=start // 2, start=start), c=COLUMN,

@@ -160,7 +160,7 @@ def _any_sums(draw: st.DrawFn) -> tuple[StridedSum, Kernel[Geam]]:
     return result, kernel if blocks is None else in_blocks(kernel, result.problem, blocks)
 
 
-@examples(24, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
+@examples(14, ignore=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(_any_sums())
 def test_any_sum(executor: Executor, drawn: tuple[StridedSum, Kernel[Geam]]) -> None:
     executor.check(*drawn, twice=False)

@@ -68,7 +68,7 @@ def programs(draw: st.DrawFn) -> tuple[TensorMap, list[tuple[str, tuple[int, ...
 
 
 @given(program=programs(), schedule=st.integers(0, 3), seed=st.integers(0, 99))
-@examples(40)
+@examples(20)
 def test_programs_of_boxes_do_what_single_elements_do(
     program: tuple[TensorMap, list[tuple[str, tuple[int, ...], int]]], schedule: int, seed: int
 ) -> None:

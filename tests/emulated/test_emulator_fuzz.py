@@ -77,7 +77,7 @@ def test_the_kernel_itself_runs(*, late: bool) -> None:
     run_once(LINES, late=late)
 
 
-@examples(400)
+@examples(200)
 @given(data=st.data(), late=st.booleans())
 def test_damaged_kernels_run_or_are_refused(data: st.DataObject, *, late: bool) -> None:
     text = damaged(data, LINES)

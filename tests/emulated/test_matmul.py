@@ -55,7 +55,7 @@ def test_a_transpose_in_the_same_memory_is_read_once(dtype: str, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("dtype", "n", "k", "entry", "vector"),
-    [("float32", 150, 1500, "gemm", 1), ("float32", 152, 1500, "gemm", 4), ("float64", 150, 700, "hgemm", 2)],
+    [("float32", 150, 800, "gemm", 1), ("float32", 152, 800, "gemm", 4), ("float64", 150, 700, "hgemm", 2)],
 )
 def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int, entry: str, vector: int) -> None:
     a, b, c = _random(3, 133, k, dtype=dtype), _random(4, k, n, dtype=dtype), _random(5, 133, n, dtype=dtype)

@@ -391,7 +391,7 @@ OPS = {
 
 
 @pytest.mark.parametrize("ops", OPS)
-@examples(60)
+@examples(40)
 @given(st.data())
 def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.DataObject) -> None:
     widths = data.draw(st.sampled_from([(4, 16), (1, 2, 4, 8, 16)]))

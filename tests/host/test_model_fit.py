@@ -70,12 +70,13 @@ def _problems(count: int, seed: int) -> list[Gemm]:
     return result
 
 
-def _configs(problem: Gemm) -> list[Config]:
+@cache  # several tests have the first problems of one seed
+def _configs(problem: Gemm) -> tuple[Config, ...]:
     """Return the legal configurations that the model does not call hopeless, best first."""
     legal = [one for one in space(problem, H200) if KERNEL.with_config(one).why_not(problem, H200) is None]
     seconds = {one: cost.explain(problem, one, H200).seconds for one in legal}
     ranked = sorted(legal, key=seconds.__getitem__)
-    return [one for one in ranked if seconds[one] <= 5 * seconds[ranked[0]]]
+    return tuple(one for one in ranked if seconds[one] <= 5 * seconds[ranked[0]])
 
 
 def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
@@ -86,9 +87,7 @@ def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
         configs = _configs(problem)[::every]
         factors = np.exp(noise.normal(0, _NOISE, len(configs))).tolist()
         seconds = [cost.explain(problem, c, H200, TRUTH).seconds * x for c, x in zip(configs, factors, strict=True)]
-        result.append(
-            Found(problem, part, exhaustive=True, configs=tuple(configs), seconds=tuple(seconds), library=None)
-        )
+        result.append(Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(seconds), library=None))
     return result
 
 
@@ -201,9 +200,9 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     assert samples.loss(result) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "latency", "fma_share"):
         assert getattr(result, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
-    others = judge(INNER, _measured(_problems(20, 3), "judge", 2), H200, result)
+    others = judge(INNER, _measured(_problems(12, 3), "judge", 2), H200, result)
     verdict = Verdict.of(others)
-    assert (verdict.problems, verdict.searched) == (20, 20)
+    assert (verdict.problems, verdict.searched) == (12, 12)
     assert verdict.error < 2 * _NOISE
     assert verdict.every_error < 2 * _NOISE
     assert verdict.regret is not None
@@ -229,7 +228,7 @@ def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> N
 
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
     problem = inner_product(3, 3, 10**6)
-    configs = tuple(_configs(problem)[:3])
+    configs = _configs(problem)[:3]
     predicted = [cost.explain(problem, config, H200).seconds for config in configs]
     seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
     whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
@@ -300,7 +299,7 @@ def test_an_inner_product_is_read_from_a_record_of_every_kernel(tmp_path: Path) 
     row = {**fields, "chosen": f"inner {configs[0]}", "seconds": {**seconds, "torch.matmul": 9.0}}
     path.write_text(json.dumps({"records": [row]}), encoding="utf-8")
     (one,) = read([path])
-    assert (one.problem, one.configs, one.seconds) == (problem, tuple(configs), (1.0, 2.0, 3.0))
+    assert (one.problem, one.configs, one.seconds) == (problem, configs, (1.0, 2.0, 3.0))
 
 
 @pytest.mark.parametrize("model", MODELS)
