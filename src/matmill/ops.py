@@ -394,13 +394,23 @@ def product_request(  # noqa: PLR0917 — see _product
     return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
 
 
-def prepare_matmul(a: Any, b: Any, *, c: Any = None, bias: Any = None, precision: str | None = None) -> PreparedCall:
+def prepare_matmul(
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    precision: str | None = None,
+    out: Any = None,
+) -> PreparedCall:
     """Return the call of ``a @ b + c + bias`` for arrays on a GPU: chosen, compiled and loaded, but not launched.
 
-    Everything is as in :func:`matmul`, errors too.
+    The result has the type of ``out``. Everything is as in :func:`matmul`, errors too.
     """
-    epilogue = None if bias is precision is None else (bias, None, None, precision)
-    request = product_request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, None, None, epilogue)
+    epilogue = (bias, activation, None if out is None else out.dtype, precision)
+    given = None if bias is activation is precision is None and (out is None or out.dtype == a.dtype) else epilogue
+    request = product_request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, out, None, given)
     call = resolve(request, None)
     return call if isinstance(call, PreparedCall) else prepared(call, request, 0)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,3 +45,23 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Any:
     if library.default_backend() != "gpu":
         pytest.skip("this JAX sees no GPU")
     return library
+
+
+@pytest.fixture
+def mt(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Provide the package, with decisions of its own on disk."""
+    assert torch.cuda.is_available()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = import_module("matmill.torch")
+    yield module
+    module.disable()
+
+
+@pytest.fixture
+def always(mt: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let matmill answer whatever it can, however long it takes."""
+    monkeypatch.setattr(import_module("matmill.torch.decide"), "LEAST_GAIN", -inf)
+    monkeypatch.setattr(import_module("matmill.torch.session"), "LEAST_SECONDS", -inf)
+    monkeypatch.setattr(import_module("matmill.torch.session"), "ARMS", (-inf,))
+    monkeypatch.setattr(import_module("matmill.torch.steps"), "ARMS", (-inf,))
+    return mt

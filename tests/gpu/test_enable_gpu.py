@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from matmill.dtypes import ALL
 from matmill.problem import SPLIT_METHODS
-
-
-@pytest.fixture
-def mt(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Provide the package, with decisions of its own on disk."""
-    assert torch.cuda.is_available()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    module = import_module("matmill.torch")
-    yield module
-    module.disable()
-
-
-@pytest.fixture
-def always(mt: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let matmill answer whatever it can, however long it takes."""
-    monkeypatch.setattr(import_module("matmill.torch.decide"), "LEAST_GAIN", -inf)
-    monkeypatch.setattr(import_module("matmill.torch.session"), "LEAST_SECONDS", -inf)
-    monkeypatch.setattr(import_module("matmill.torch.session"), "ARMS", (-inf,))
-    monkeypatch.setattr(import_module("matmill.torch.steps"), "ARMS", (-inf,))
-    return mt
 
 
 def _random(torch: Any, dtype: str, *shape: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -346,10 +347,13 @@ def test_double_backward_hooks_checkpoints_and_tied_weights(decided: Any) -> Non
     assert decided.ours
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
-def test_data_parallel_training(decided: Any, tmp_path: Any, kind: str) -> None:
+def test_data_parallel_training(decided: Any, tmp_path: Any, kind: str, compiled: bool) -> None:
     """A group of one rank has all hooks, buckets and shards that larger ones have."""
     distributed = import_module("torch.distributed")
+    if compiled and shutil.which("g++") is None:
+        pytest.skip("Inductor needs a C++ compiler for the CPU")
 
     def trained() -> list[Any]:
         torch.manual_seed(0)
@@ -360,9 +364,10 @@ def test_data_parallel_training(decided: Any, tmp_path: Any, kind: str) -> None:
             mesh = import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (1,))
             import_module("torch.distributed.fsdp").fully_shard(model, mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = torch.compile(model) if compiled else model
         for _ in range(3):
             optimizer.zero_grad()
-            model(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
+            run(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
             optimizer.step()
         full = [x.full_tensor() if hasattr(x, "full_tensor") else x for x in model.parameters()]
         return [x.detach().clone() for x in full]

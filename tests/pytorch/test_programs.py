@@ -35,9 +35,9 @@ class WrongGPU(DecidedGPU):
         super().__init__()
         self.wrong, self.negated = wrong, 0
 
-    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Prepared:
         """Return the kernel."""
-        prepared = super().prepare(a, b, addend, precision)
+        prepared = super().prepare(a, b, addend, precision, **others)
 
         def negate(*operands: Any) -> Any:
             self.negated += 1
@@ -53,9 +53,9 @@ class RoundingGPU(DecidedGPU):
         super().__init__()
         self.bits = bits
 
-    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Prepared:
         """Return the kernel."""
-        prepared = super().prepare(a, b, addend, precision)
+        prepared = super().prepare(a, b, addend, precision, **others)
 
         def rounded(*operands: Any) -> Any:
             mantissa, exponent = torch.frexp(prepared.run(*operands))
@@ -66,14 +66,14 @@ class RoundingGPU(DecidedGPU):
 
 def measured(name: str, float32: str | None = None) -> dict[str, Any]:
     """Return the record of a small program."""
-    options = Namespace(small=True, compile=False, rounds=1, float32=float32)
+    options = Namespace(small=True, rounds=1, float32=float32)
     result: dict[str, Any] = script.measure(name, "cpu", options)
     return result
 
 
 @pytest.mark.parametrize("name", _TRAINED)
 def test_a_program_trains_all_its_parameters(name: str) -> None:
-    copy = script._Copy(name, "cpu", small=True)
+    copy = script.Copy(name, "cpu", small=True)
     losses = []
     for _ in range(4):
         losses.append(float(copy.gradients()))
@@ -95,7 +95,7 @@ def test_statistics_are_finite_and_the_same_at_every_call(name: str) -> None:
 
 def test_float16_gradients_reach_the_first_layer() -> None:
     # As many rows as the program has make a mean's gradients small: without a scale the first layers' are zero.
-    copy = script._Copy("mlp479", "cpu", small=True)
+    copy = script.Copy("mlp479", "cpu", small=True)
     loss = copy.loss
     copy.loss = lambda: loss() / 512
     copy.gradients()
@@ -124,7 +124,7 @@ def test_right_products_agree_and_each_wrong_one_is_noticed(
 
 def test_losses_notice_gradients_of_zero_and_what_is_not_finite() -> None:
     for name in _CHEAP:
-        right, wrong = (script._Copy(name, "cpu", small=True) for _ in range(2))
+        right, wrong = (script.Copy(name, "cpu", small=True) for _ in range(2))
         expected = right.losses()
         still = [float(wrong.gradients()) for _ in expected]
         bound = LOSSES[PROGRAMS[name].dtype]
@@ -136,7 +136,7 @@ def test_losses_notice_gradients_of_zero_and_what_is_not_finite() -> None:
 
 
 def test_a_nan_in_one_gradient_is_noticed() -> None:
-    right, wrong = (script._Copy("experts", "cpu", small=True) for _ in range(2))
+    right, wrong = (script.Copy("experts", "cpu", small=True) for _ in range(2))
     for copy in (right, wrong):
         copy.gradients()
     assert gradients_differ(right.parameters, wrong.parameters) <= GRADIENTS["bfloat16"]
@@ -174,6 +174,17 @@ def test_float32_in_pieces_is_measured_against_float64(decided: DecidedGPU, monk
         assert coarse[of]["matmill"] > 20 * distances[of]["matmill"]
         assert coarse[of]["torch"] == distances[of]["torch"]
     assert "from_float64" not in measured("statistics")
+
+
+@pytest.mark.usefixtures("decided")
+def test_compiled_programs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(script.MODES, "default", {"backend": "aot_eager"})  # Inductor takes long for the CPU
+    options = Namespace(device="cpu", small=True, rounds=1, float32=None)
+    row = script.compiled("mlp63", "default", options)
+    assert all(row[check] for check in ("losses_agree", "losses_tell", "gradients_agree"))
+    assert set(row["seconds"]) == {"torch", "matmill", "torch again"}
+    assert row["products"] == []
+    assert "x, noise" in script._compiled_line(row)
 
 
 def test_rows_in_pieces_are_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

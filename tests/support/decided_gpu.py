@@ -10,6 +10,7 @@ import torch
 from matmill import arch
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared
+from matmill.torch.host import ACTIVATIONS
 
 _matmul = torch.matmul
 
@@ -18,8 +19,8 @@ class DecidedGPU:
     """A GPU of CPU tensors on which matmill wins the products whose operands' shapes ``wins`` accepts.
 
     ``ours`` counts the products that matmill answered by the shapes of their operands, ``timed`` lists the trials.
-    ``precisions`` are those of the kernels that were prepared. ``broken`` is raised by kernels while they are prepared,
-    or launched.
+    ``precisions`` and ``activations`` are those of the kernels that were prepared. ``broken`` is raised by kernels
+    while they are prepared, or launched. With ``aligned`` they take addresses on 16 bytes only, as on a GPU.
     """
 
     def __init__(self, wins: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda _a, _b: True) -> None:
@@ -27,6 +28,8 @@ class DecidedGPU:
         self.ours: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.precisions: list[str | None] = []
+        self.activations: list[str | None] = []
+        self.aligned = False
         self.captures = False
         self.tuned: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
         self.workspace = 0
@@ -67,7 +70,9 @@ class DecidedGPU:
         """Return the seconds between two times."""
         return last - first
 
-    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
+    def prepare(
+        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+    ) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""
         if self.broken_preparation is not None:
             raise self.broken_preparation
@@ -75,19 +80,30 @@ class DecidedGPU:
         strides = [(x.stride(), x.shape) for x in (a, b)]
         self._latest = shapes
         self.precisions.append(precision)
+        self.activations.append(activation)
+        layout = None if out is None else out.stride()
 
-        def run(x: Any, y: Any, z: Any) -> Any:
+        def run(x: Any, y: Any, z: Any, into: Any = None) -> Any:
             if self.broken_launch is not None:
                 raise self.broken_launch
+            if self.aligned and any(t.data_ptr() % 16 for t in (x, y, z, into) if t is not None):
+                return None
             assert not torch.is_grad_enabled() or not (x.requires_grad or y.requires_grad)
             self.ours.append(shapes)
             # As a kernel does, by the layouts that it was prepared for, whatever views of them it is handed.
             left, right = (
                 torch.as_strided(t, shape, stride) for t, (stride, shape) in zip((x, y), strides, strict=True)
             )
-            product = _matmul(left, right)
+            sums = torch.promote_types(x.dtype, torch.float32)  # what a kernel's epilogue is computed in
+            product = _matmul(left.to(sums), right.to(sums))
             assert (z is None) is (addend is None), "a kernel reads the addend that it was prepared for"
-            return product if z is None else product + torch._neg_view(z) if z.is_neg() else product + z  # its memory
+            if z is not None:
+                product += torch._neg_view(z) if z.is_neg() else z  # its memory
+            result = (product if activation is None else ACTIVATIONS[activation](product)).to(x.dtype)
+            if into is None:
+                return result
+            assert into.stride() == layout or (layout is None and into.is_contiguous())
+            return into.copy_(result)
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1], precision=precision or "default")
         return Prepared(run, self.workspace, self.seconds_each, problem, next(iter(problem.split_methods), None))

@@ -166,13 +166,14 @@ class Launcher:
         self._call, self._device, self._biased = call, device, biased
         self._enqueue = call.plan.bound(1.0, 1.0) if added else call.enqueue
 
-    def __call__(self, x: Any, y: Any, addend: Any) -> Any:
+    def __call__(self, x: Any, y: Any, addend: Any, out: Any = None) -> Any:
         """Return the product, or None where an address is not on 16 bytes, or there is no memory for a workspace.
 
         The tensors have the layouts, type and GPU that the call was prepared for: this is not checked.
         """
         call = self._call
-        out = x.new_empty(call.shape)
+        if out is None:
+            out = x.new_empty(call.shape)
         a, b, d = x.data_ptr(), y.data_ptr(), out.data_ptr()
         c = 0 if addend is None else addend.data_ptr()
         if (a | b | d | c) & 15:

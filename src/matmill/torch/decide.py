@@ -61,7 +61,9 @@ class Device(Clock, Protocol):
     def capturing(self) -> bool:
         """Tell whether the current stream records a graph."""
 
-    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
+    def prepare(
+        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+    ) -> Prepared:
         """Return matmill's kernel."""
 
     def tune(self, a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:
@@ -75,7 +77,8 @@ class Product(NamedTuple):
     """A product that torch is to compute: of ``a`` and ``b``, each transposed or not, plus ``addend`` or None.
 
     The addend is a bias (n,) or (1, n), or has the result's shape. ``b`` has the batches of ``a``, or none.
-    ``by_torch`` computes it from the three tensors in torch's own way.
+    ``by_torch`` computes it from the three tensors in torch's own way, with the ``activation``; ``way`` names that way
+    where it is not one call of torch. ``out`` is like the tensor that matmill writes to, or None for a packed one.
     """
 
     a: Any
@@ -83,6 +86,9 @@ class Product(NamedTuple):
     addend: Any
     transposed: tuple[bool, bool]
     by_torch: ByTorch
+    activation: str | None = None
+    way: str | None = None
+    out: Any = None
 
     @property
     def left(self) -> Any:
@@ -97,11 +103,14 @@ class Product(NamedTuple):
     @property
     def layout(self) -> tuple[object, ...]:
         """All that a decision depends on, but for alignment, which its kernel checks."""
-        a, b, addend, transposed, _by_torch = self
+        a, b, addend, transposed = self[:4]
         dtype = a.dtype
         added = None if addend is None else (addend.shape, addend.stride())
         rounded = dtype is torch.float32 and tf32()
-        return a.get_device(), dtype, a.shape, a.stride(), b.shape, b.stride(), transposed, added, rounded
+        operands = a.get_device(), dtype, a.shape, a.stride(), b.shape, b.stride(), transposed, added, rounded
+        if self.activation is self.way is self.out is None:
+            return operands
+        return *operands, self.activation, self.way, None if self.out is None else self.out.stride()
 
     def compute(self) -> Any:
         """Return the result from torch."""
@@ -124,16 +133,20 @@ class Product(NamedTuple):
         dtype = str(self.a.dtype).removeprefix("torch.")
         rounded = "" if precision is None else f" {precision}"
         added = "" if addend is None else " + bias" if addend.dim() == 1 else " + " + "x".join(map(str, addend.shape))
-        return f"{dtype}{rounded} {_described(self.left)} @ {_described(self.right)}{added}"
+        target = "" if self.out is None or self.out.is_contiguous() else f" to {_described(self.out)}"
+        activated = "" if self.activation is None else f", {self.activation}"
+        way = "" if self.way is None else f", {self.way}"
+        return f"{dtype}{rounded} {_described(self.left)} @ {_described(self.right)}{added}{activated}{target}{way}"
 
 
 @dataclass(slots=True, eq=False)
 class Decision:
     """Who answers the products of one layout, by which times in seconds (None where nothing was measured), and why.
 
-    ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products. ``problem``, without its
-    epilogue, and ``arch`` are None where no kernel of matmill came into question. ``method`` is how the kernel
-    multiplies float32 elements in pieces, or None.
+    ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products, and ``missed`` those that
+    the kernel did not take, such as operands off 16 bytes. ``problem``, without its epilogue, and ``arch`` are None
+    where no kernel of matmill came into question. ``method`` is how the kernel multiplies float32 elements in pieces,
+    or None. ``auxiliary`` decisions answer no product: others rest on them.
     """
 
     key: str
@@ -145,6 +158,8 @@ class Decision:
     arch: Arch | None = None
     method: str | None = None
     calls: int = 0
+    missed: int = 0
+    auxiliary: bool = False
 
     @property
     def row(self) -> Row:
@@ -155,6 +170,11 @@ class Decision:
             **{name: seconds for name, seconds in times.items() if seconds is not None},
             **({} if self.problem is None else {"problem": _fields(self.problem)}),
         }
+
+    @property
+    def ratio(self) -> float:
+        """Torch's time over matmill's, 1 where nothing was measured."""
+        return self.torch_seconds / self.matmill_seconds if self.torch_seconds and self.matmill_seconds else 1.0
 
     @property
     def gain(self) -> float:
@@ -198,6 +218,8 @@ class Decider:
     def __init__(self, device: Device, options: Options) -> None:
         self.device, self.options = device, options
         self.decisions: dict[tuple[object, ...], Decision] = {}
+        #: True once Inductor has compiled a program, or loaded one, with these decisions.
+        self.compiles = False
         self._tables: dict[str, Decisions] = {}
         self._timing = threading.Lock()
 
@@ -210,17 +232,20 @@ class Decider:
         return product.compute() if result is None else result
 
     @staticmethod
-    def launch(decision: Decision, a: Any, b: Any, addend: Any) -> Any:
+    def launch(decision: Decision, a: Any, b: Any, addend: Any, *out: Any) -> Any:
         """Return a decided product of these tensors from matmill, or None if it is torch's, and count it."""
         decision.calls += 1
         run = decision.run
         if run is None:
             return None
         try:
-            return run(a, b, addend)
+            result = run(a, b, addend, *out)
         except Exception as error:  # noqa: BLE001 — whatever it is, torch answers
             _give_up(decision, error)
             return None
+        if result is None:
+            decision.missed += 1
+        return result
 
     def decide(self, product: Product) -> Decision | None:
         """Return the decision on a product, made now if need be, or None for torch without a decision.
@@ -237,9 +262,28 @@ class Decider:
             if key not in self.decisions:  # another thread may have decided it since
                 with torch.no_grad():
                     self.decisions[key] = self._decide(product)
+                    self.decisions[key].auxiliary = product.way is not None and product.activation is None
             return self.decisions[key]
         finally:
             self._timing.release()
+
+    def ours(self, product: Product, precision: str | None) -> Decision:
+        """Return the decision on a product that is matmill's whatever the times, torch's if its kernel fails."""
+        name = product.named(precision)
+        row = self.table(product.a).get(name) or {}
+        theirs, ours = row.get("torch_seconds"), row.get("matmill_seconds")
+        decision = Decision(name, None, theirs, ours, "as compiled")
+        try:
+            with torch.no_grad():
+                kernel = self._prepare(product, precision)
+        except Exception as error:  # noqa: BLE001 — a kernel that fails is torch's
+            _give_up(decision, error)
+        else:
+            decision.run, decision.problem, decision.method = kernel.run, kernel.problem, kernel.method
+            decision.arch = self.device.arch(product.a)
+            decided = precision == self.precision(product.a)
+            self.decisions[product.layout if decided else (*product.layout, precision)] = decision
+        return decision
 
     def precision(self, x: Any) -> str | None:
         """Return the precision of matmill's products of such elements: tf32 where torch rounds to it."""
@@ -278,7 +322,7 @@ class Decider:
         if row is not None and row.get("winner") == "torch":
             return _by_row(name, row, None)
         precision = self.precision(product.a)
-        kernel = self.device.prepare(product.left, product.right, product.addend, precision)
+        kernel = self._prepare(product, precision)
         if row is not None:
             return _by_row(name, row, kernel)
         limit = self.options.most_workspace
@@ -286,17 +330,22 @@ class Decider:
             reason = f"matmill's kernel needs {kernel.workspace >> 20} MiB of workspace, and the limit is {limit >> 20}"
             return Decision(name, None, None, None, reason, kernel.problem)
         a, b, addend = product.a, product.b, product.addend
+        into = () if product.out is None else (product.out,)
         if not self.options.benchmark or self.options.table is not None or torch.are_deterministic_algorithms_enabled():
             return _predicted(name, kernel, self.device.arch(a))
         if self.options.candidates > 1:
             self.device.tune(product.left, product.right, addend, precision, count=self.options.candidates)
-            kernel = self.device.prepare(product.left, product.right, addend, precision)
-        calls = [lambda: kernel.run(a, b, addend), product.compute]
+            kernel = self._prepare(product, precision)
+        calls = [lambda: kernel.run(a, b, addend, *into), product.compute]
         ours, theirs = self.device.seconds(calls, a, product.nbytes())
         winner = "matmill" if ours <= (1 - LEAST_GAIN) * theirs else "torch"
         run = kernel.run if winner == "matmill" else None
         measured = Decision(name, run, theirs, ours, "", kernel.problem).row
         return _by_row(name, table.put(name, measured), kernel)
+
+    def _prepare(self, product: Product, precision: str | None) -> Prepared:
+        others = {name: x for name in ("activation", "out") if (x := getattr(product, name)) is not None}
+        return self.device.prepare(product.left, product.right, product.addend, precision, **others)
 
 
 def by_torch(a: Any, b: Any, _addend: Any) -> Any:
@@ -304,10 +353,15 @@ def by_torch(a: Any, b: Any, _addend: Any) -> Any:
     return _matmul(a, b)
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Tell whether an error is a lack of memory, the host's or a GPU's."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
 def _give_up(decision: Decision, error: Exception) -> None:
     """Leave a product to torch from now on, and warn of any error but a lack of memory."""
     decision.run, decision.reason = None, ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if lacks_memory(error):
         return
     warnings.warn(
         f"torch computes {decision.key}, because matmill failed with {decision.reason} "

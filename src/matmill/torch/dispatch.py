@@ -16,6 +16,7 @@ from matmill.arrays import inspect, will_write
 from matmill.errors import ArgumentError
 from matmill.torch import gradients, host
 from matmill.torch.checks import check_fake, check_host
+from matmill.torch.compiling import lower_operators
 from matmill.torch.schemas import FUNCTIONAL, LIBRARY, NAMES, OUT
 from matmill.torch.states import differentiated
 
@@ -61,6 +62,7 @@ def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def functional(*tensors: Any, **factors: Any) -> Any:
+        lower_operators()
         return tensors[0].new_empty(check_fake(name, tensors, factors), dtype=factors.get("out_dtype"))
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:

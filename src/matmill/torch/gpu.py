@@ -19,8 +19,8 @@ from matmill.runtime.gpu import GPU
 from matmill.tuning import tune
 
 #: Computes a product of tensors whose layouts are those that it was prepared for: (a, b, addend) to the result, or None
-#: where these tensors need another kernel.
-Run: TypeAlias = Callable[[Any, Any, Any], Any]
+#: where these tensors need another kernel. A fourth tensor is written to, if the kernel was prepared for one.
+Run: TypeAlias = Callable[..., Any]
 
 #: Rounds of a trial, and the seconds of the GPU after which no further round begins.
 _LEAST_ROUNDS, _MOST_ROUNDS, _ENOUGH_SECONDS = 5, 25, 0.03
@@ -85,9 +85,14 @@ class CudaGPU:
         return float(first.elapsed_time(last)) / 1e3
 
     @staticmethod
-    def prepare(a: Any, b: Any, addend: Any, precision: str | None) -> Prepared:
-        """Return the kernel for ``a @ b + addend``, a bias or a C. Raises the errors of :func:`matmill.matmul`."""
-        options = _options(addend, precision)
+    def prepare(
+        a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+    ) -> Prepared:
+        """Return the kernel for ``activation(a @ b + addend)``, a bias or a C, that writes to tensors like ``out``.
+
+        Raises the errors of :func:`matmill.matmul`.
+        """
+        options = _options(addend, precision) | {"activation": activation, "out": out}
         call = ops.prepare_matmul(a, b, **options)
         if not fast_torch.classes:
             fast_torch.enable()

@@ -19,7 +19,7 @@ from matmill.dispatch.transpose import factor
 from matmill.dtypes import BY_TO, ELEMENTWISE, DType, named
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
@@ -85,7 +85,7 @@ def finished(product: Any, bias: Any, activation: str | None) -> Any:
     tensor([[1., 0.]])
     """
     total = product if bias is None else product + bias.to(product.dtype)
-    return total if activation is None else _ACTIVATIONS[activation](total)
+    return total if activation is None else ACTIVATIONS[activation](total)
 
 
 def along(bias: Any, a_rank: int, b_rank: int) -> Any:

@@ -94,6 +94,12 @@ class Report:
         counted = f"{sum(row.calls for row in ours)} of {sum(row.calls for row in self.rows)} products"
         if not ours:
             return f"{steps}torch answered all products, of {len(self.rows)} layouts."
+        left = sum(not row.calls for row in self.rows)
+        kept = (
+            f" In compiled programs torch keeps {left} layout{'s' * (left != 1)}, which are not counted."
+            if left
+            else ""
+        )
         split: Counter[str] = Counter()
         for row in ours:
             if row.method is not None:
@@ -102,7 +108,7 @@ class Report:
             counted += f" ({', '.join(f'{calls} in pieces by {method}' for method, calls in split.items())})"
         total = f"matmill answered {counted} and saved {_ms(self.saved_seconds)} of {_ms(self._by_torch)}"
         each = f", {_ms(self.saved_seconds / self.steps)} a step" if self.steps else ""
-        return f"{steps}{total} of the GPU's time in products{each}."
+        return f"{steps}{total} of the GPU's time in products{each}.{kept}"
 
     @property
     def _by_torch(self) -> float:
@@ -193,6 +199,7 @@ def report() -> Report:
                 decision.method if by_matmill > by_torch else None,
             )
             for decision, by_matmill, by_torch in session.decisions()
+            if not decision.auxiliary
         )
     longest_first = tuple(sorted(rows, key=lambda row: -row.seconds))
     if session is None:

@@ -3,7 +3,8 @@
 torch's functions are replaced by ones that know the products they have met. A product that stays torch's costs a lookup
 of its shapes, a few µs, and goes on as before: autograd, autocast and everything else are torch's. Only where matmill
 answers a product, or one of its gradients, a derivative of ours is recorded (:mod:`matmill.torch.sites`). What torch
-computes without these functions stays torch's: attention kernels, compiled programs, gradients of other operators.
+computes without these functions stays torch's: attention kernels, gradients of other operators. Compiled programs are
+decided while they are compiled (:mod:`matmill.torch.inductor`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from matmill.decisions import Decisions
 from matmill.errors import unknown_name
 from matmill.problem import SPLIT_METHODS
 from matmill.torch.autocast import cast
+from matmill.torch.compiling import Compiler
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Site, meet
@@ -70,7 +72,7 @@ class Session:
     """The state of one ``enable``: decisions, and the products that each function has met.
 
     A session rests once a training program has no new products: then it replaces only functions of which matmill
-    answers a part, and looks again for a few steps now and then.
+    answers a part, and looks again for a few steps now and then. Where programs are compiled it replaces all of them.
     """
 
     decider: Decider
@@ -119,7 +121,8 @@ class Session:
 
     def wants(self, name: str) -> bool:
         """Tell whether the function of that name is to be replaced."""
-        looking = self.capturing or not self.resting
+        # A compiled program is compiled anew where it finds another function than the one that it has traced.
+        looking = self.capturing or not self.resting or self.decider.compiles
         return looking or any(not site.left for site in list(self.sites[name].values()))
 
     def _all(self) -> Iterator[Site]:
@@ -140,7 +143,7 @@ class Session:
             for decision in filter(None, site.decisions):
                 left[id(decision)] += site.calls
         for decision in list(self.decider.decisions.values()):
-            ours = decision.calls if decision.run is not None else 0
+            ours = decision.calls - decision.missed if decision.run is not None else 0
             yield decision, ours, left[id(decision)] + decision.calls - ours
 
     def meet(self, function: Function, key: tuple[object, ...], operands: Operands) -> Site | None:
@@ -257,6 +260,7 @@ class _Replacements:
         self._ours: dict[tuple[Any, str], Any] = {}
         self._steps: Any = None
         self._graphs: Any = None
+        self._compiler = Compiler(self._originally)
         #: Decisions of a file, for sessions to come.
         self.table: Decisions | None = None
         #: The session that was switched on last, on or off.
@@ -286,6 +290,7 @@ class _Replacements:
                 return
             self._install()
             if not self._sessions:
+                self._compiler.read_tables()
                 self._steps.remove()
                 self._graphs()
 
@@ -306,11 +311,25 @@ class _Replacements:
             self._install()
 
     def _install(self) -> None:
-        """Put the innermost session's functions into torch, or torch's own back.
+        """Put the innermost session's functions into torch, or torch's own back."""
+        session = self._sessions[-1] if self._sessions else None
+        self._compiler.use(None if session is None else session.decider)
+        self._put(session)
+
+    def _originally(self, call: Callable[[], None]) -> None:
+        """Call while torch has its own functions."""
+        with self._lock:
+            self._put(None)
+            try:
+                call()
+            finally:
+                self._put(self._sessions[-1] if self._sessions else None)
+
+    def _put(self, session: Session | None) -> None:
+        """Put a session's functions into torch, or torch's own back.
 
         A function that somebody else has replaced since is left: it calls ours, which then calls torch's.
         """
-        session = self._sessions[-1] if self._sessions else None
         for function, inherited in self._functions:
             target = function.owner, function.name
             if target in self._ours and getattr(*target) is not self._ours[target]:
