@@ -1,7 +1,7 @@
 """Whole PyTorch programs, torch alone beside the same with ``matmill.torch.enable()``.
 
     PYTHONPATH=src python benchmarks/programs.py --out benchmarks/results/programs_h200.json
-    PYTHONPATH=src python benchmarks/programs.py --compile default max-autotune --out …/compiled_h200.json
+    PYTHONPATH=src python benchmarks/programs.py --compile default max-autotune --out compiled_h200.json
     PYTHONPATH=src python benchmarks/programs.py --float32 float32_tensor --out benchmarks/results/programs_h200.json
     PYTHONPATH=src python benchmarks/programs.py --small --device cpu   # the script itself, without a GPU
 
@@ -24,7 +24,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -93,26 +93,15 @@ def measure(name: str, device: str, options: argparse.Namespace) -> dict[str, An
     }
     if device == "cuda" and alone.parameters:
         ways["graph"] = {"torch": (graph(alone, off), off), "matmill": (graph(enabled, enabled_once), off)}
-    difference, moved = losses_differ(losses, ours), losses_move(losses)
-    dtype = PROGRAMS[name].dtype
     times = {way: interleaved(calls, device, options.rounds) for way, calls in ways.items()}
     whole = times["step"]
     gained = whole["torch"] - whole["matmill"]
     return {
-        "name": name,
-        "title": PROGRAMS[name].title,
-        "dtype": dtype,
+        **_results(name, losses, ours, gradients, trained=bool(alone.parameters)),
         "seconds": times,
-        "ratio": whole["torch"] / whole["matmill"],
-        "noise": whole["torch again"] / whole["torch"] - 1,
+        **_ratios(whole),
         "products_saved": saved,
         "share_of_saved": gained / saved if saved > 0 else None,
-        "loss_difference": difference,
-        "losses_agree": difference <= LOSSES[dtype],
-        "losses_move": moved,
-        "losses_tell": moved > 2 * LOSSES[dtype] or not alone.parameters,
-        "gradient_difference": gradients,
-        "gradients_agree": gradients <= GRADIENTS[dtype],
         "answered_while_checked": answered,
         **({"from_float64": distances} if distances else {}),
         "memory": {"torch": torch_memory, "matmill": memory},
@@ -147,22 +136,40 @@ def compiled(name: str, mode: str, options: argparse.Namespace) -> dict[str, Any
         "torch again": (alone.gradients, off),
     }
     times = interleaved(ways, device, options.rounds)
-    difference, dtype = losses_differ(losses, ours), PROGRAMS[name].dtype
     return {
-        "name": name,
-        "title": PROGRAMS[name].title,
-        "dtype": dtype,
+        **_results(name, losses, ours, gradients, trained=bool(alone.parameters)),
         "mode": mode,
         "seconds": times,
-        "ratio": times["torch"] / times["matmill"],
-        "noise": times["torch again"] / times["torch"] - 1,
-        "loss_difference": difference,
-        "losses_agree": difference <= LOSSES[dtype],
-        "losses_tell": losses_move(losses) > 2 * LOSSES[dtype] or not alone.parameters,
-        "gradient_difference": gradients,
-        "gradients_agree": gradients <= GRADIENTS[dtype],
+        **_ratios(times),
         "seconds_to_compile": {"torch": between - begin, "matmill": met},
         "products": _products(),
+    }
+
+
+def _results(
+    name: str, losses: Sequence[float], ours: Sequence[float], gradients: float, *, trained: bool
+) -> dict[str, Any]:
+    """Return what a record says of the results: torch's losses, matmill's, and the difference of gradients."""
+    program, difference, moved = PROGRAMS[name], losses_differ(losses, ours), losses_move(losses)
+    most = LOSSES[program.dtype]
+    return {
+        "name": name,
+        "title": program.title,
+        "dtype": program.dtype,
+        "loss_difference": difference,
+        "losses_agree": difference <= most,
+        "losses_move": moved,
+        "losses_tell": moved > 2 * most or not trained,
+        "gradient_difference": gradients,
+        "gradients_agree": gradients <= GRADIENTS[program.dtype],
+    }
+
+
+def _ratios(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return how many times as fast matmill is, and how much torch's time differs from one arm to the other."""
+    return {
+        "ratio": seconds["torch"] / seconds["matmill"],
+        "noise": seconds["torch again"] / seconds["torch"] - 1,
     }
 
 

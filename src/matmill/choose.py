@@ -40,7 +40,7 @@ class Choice(Generic[P]):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What was ruled out, and why this kernel was chosen."""
+        """The reasons why others were ruled out, and why this kernel was chosen."""
         return self.explain()
 
 

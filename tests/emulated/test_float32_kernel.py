@@ -14,17 +14,12 @@ from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.kernels.hgemm.tiles import shapes, split_tile
 from matmill.precision import SHORTEST_K
-from support.mma_product import LAYOUTS, ODD, Product
+from support.mma_product import LAYOUTS, ODD, Product, order
 from support.strided import COLUMN, ROW, Layout
 
 #: Quick to emulate; of four steps and two warps in each direction.
 SMALL = split_tile(32, 32, 32, 2, 2, stages=3)
 H200 = ARCHES["h200"]
-
-
-def direction(layout: Layout) -> str:
-    """Name a layout in a test's id."""
-    return "transposed" if layout.transposed else "plain"
 
 
 def product(shape: tuple[int, int, int], *layouts: Layout, config: Config = SMALL, **options: Any) -> Product:
@@ -33,29 +28,23 @@ def product(shape: tuple[int, int, int], *layouts: Layout, config: Config = SMAL
 
 
 @pytest.mark.parametrize("arch", ["a100", "h200"])
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=direction)
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=order)
 def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
     aligned = product((72, 72, 164), a, b, ROW, arch=arch)
     config = aligned.kernel.config
     assert (config["A_VEC"], config["B_VEC"], config["D_VEC"]) == (4, 4, 2)
-    (report,) = aligned.run()
-    assert report.ok
-    assert aligned.right()
-    assert report.counters.bank_conflicts == 0
+    report = aligned.right_report()
     # 9 blocks of 4 warps, 6 k-tiles of 4 steps, 16 x 16 sums: three products of two m16n8k8 each.
     assert report.counters.hmma == 9 * 4 * 6 * 4 * 3 * 2
     assert report.counters.global_store_sectors == 72 * 72 * 4 // 32
 
 
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=direction)
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=order)
 def test_an_odd_pitch_costs_copies_but_no_bank_conflicts(a: Layout, b: Layout) -> None:
     m, n, k = 67, 75, 103
     odd = product((m, n, k), replace(a, start=1), b, ODD)
     assert (odd.kernel.config["A_VEC"], odd.kernel.config["B_VEC"], odd.kernel.config["D_VEC"]) == (1, 1, 1)
-    (report,) = odd.run(schedule=1)
-    assert report.ok
-    assert odd.right()
-    assert report.counters.bank_conflicts == 0
+    report = odd.right_report(schedule=1)
     # Every element of A for each of 3 columns of tiles, and of B for each of 3 rows of tiles, 4 bytes at once.
     assert report.counters.cp_async_bytes == 3 * (m * k + k * n) * 4
     assert report.counters.global_load_requests == 0
@@ -68,19 +57,13 @@ def test_an_odd_pitch_costs_copies_but_no_bank_conflicts(a: Layout, b: Layout) -
 )
 def test_every_tile_shape(arch: str, config: Config) -> None:
     tried = product((config["BM"] + 2, config["BN"] + 2, 166), COLUMN, ROW, ROW, arch=arch, config=config)
-    (report,) = tried.run()
-    assert report.ok
-    assert tried.right()
-    assert report.counters.bank_conflicts == 0
+    tried.right_report()
 
 
 @pytest.mark.parametrize(("bk", "sum_k"), [(16, 8), (32, 8), (64, 32)])
 def test_sums_of_fewer_terms(bk: int, sum_k: int) -> None:
     tried = product((34, 38, 132), ROW, COLUMN, ROW, config=split_tile(32, 32, bk, 2, 2, stages=2, sum_k=sum_k))
-    (report,) = tried.run()
-    assert report.ok
-    assert tried.right()
-    assert report.counters.bank_conflicts == 0
+    tried.right_report()
 
 
 @pytest.mark.parametrize("parts", [2, 3])

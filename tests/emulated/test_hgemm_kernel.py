@@ -25,14 +25,14 @@ from matmill.kernels.hgemm.tiles import with_vector_widths
 from matmill.kernels.shared.model import Prediction
 from matmill.launch import Pointer
 from matmill.problem import Gemm
-from support.mma_product import LAYOUTS, ODD, SMALL, Product, mma_tiles
+from support.mma_product import LAYOUTS, ODD, SMALL, Product, mma_tiles, order
 from support.strided import COLUMN, ROW, Layout
 
 Array = NDArray[Any]
 
 
 @pytest.mark.parametrize("arch", ["t4", "h200"])
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=order)
 def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
     product = Product((72, 80, 136), a, b, ROW, arch=arch)
     config = product.kernel.config
@@ -48,7 +48,7 @@ def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["t4", "h200"])
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=order)
 def test_repacked_matrices_are_copied_16_bytes_at_a_time(a: Layout, b: Layout, arch: str) -> None:
     m, n, k = 67, 75, 131
     product = Product((m, n, k), replace(a, start=1), replace(b, pad=1), ROW, arch=arch, pads="AB")

@@ -108,7 +108,7 @@ def test_values_and_gradients(gpu: Any, wins: str) -> None:
 
 
 def test_after_the_end(gpu: Any) -> None:
-    """What was compiled goes on, unless it is compiled anew; what is compiled from then on is torch's."""
+    """A compiled program goes on, unless it is compiled anew; from then on programs are compiled with torch's."""
     a, b = _random(6, 8), _random(8, 5)
     later = torch.compile(lambda x, y: x @ y, fullgraph=True)
     with mt.enable():
@@ -227,7 +227,7 @@ def test_activations(gpu: Any, name: str, dtype: Any) -> None:
 
 
 def test_activations_that_stay_inductor_s(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What else needs the product itself, and what is slower, is left; the products alone are matmill's."""
+    """An activation stays Inductor's where something else needs the product, or one kernel is slower."""
     original = gpu.seconds
 
     def seconds(calls: list[Any], x: Any, nbytes: int) -> list[float]:

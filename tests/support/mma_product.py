@@ -17,7 +17,13 @@ from support.strided_product import StridedProduct
 
 SMALL = tile(64, 64, 64, 2, 2, stages=2)
 ODD = Layout(start=1)
+#: Both orders of A and of B, and their names in tests' ids.
 LAYOUTS = [(a, b) for a in (ROW, COLUMN) for b in (ROW, COLUMN)]
+
+
+def order(layout: Layout) -> str:
+    """Name a layout in a test's id."""
+    return "transposed" if layout.transposed else "plain"
 
 
 def mma_tiles(arch: str) -> list[Config]:
@@ -61,6 +67,14 @@ class Product:
     def run(self, schedule: int = 0) -> list[Report]:
         """Run the kernel, what repacks matrices before it and what adds split-K partial sums after it."""
         return self.product.emulated(self.kernel, arch=self.arch, late_copies=True, schedule=schedule)
+
+    def right_report(self, schedule: int = 0) -> Report:
+        """Run a kernel of one launch; assert that it is right and silent, without bank conflicts; return its report."""
+        (report,) = self.run(schedule)
+        assert report.ok
+        assert self.right()
+        assert report.counters.bank_conflicts == 0
+        return report
 
     def right(self) -> bool:
         """Tell whether every element is within its bound, and nothing was written beside D."""

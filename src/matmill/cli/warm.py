@@ -34,7 +34,7 @@ Unit: TypeAlias = tuple[Source, str]  # with the target that it is compiled for
 
 
 class Kind(NamedTuple):
-    """What the options say of every product: a GPU, the type of the elements, how they are summed, and the layout."""
+    """One combination of the options, for every product: a GPU, an element type, the way of summing, and a layout."""
 
     arch: Arch
     dtype: DType

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from matmill.torch.decide import Decider, Decision, Product
+from matmill.torch.decide import Decider, Decision, Product, why_torch
 from matmill.torch.gradients import decider
 from matmill.torch.schemas import OUT
 
@@ -70,9 +70,9 @@ def matmul(
         *(out.stride(), a.dtype, a.get_device(), activation, out_dtype, precision),
     )
     answer = _ANSWERS.get(key)
-    if answer is None and _simple(a, b, bias, out):
+    if answer is None and min(a.dim(), b.dim()) > 1 and out.dtype is a.dtype and (bias is None or _is_row(bias)):
         product = Product(a, b, bias, (False, False), by_torch, activation, out=target(out))
-        answer = _met(key, product, precision)
+        answer = _met(key, product, precision) if why_torch(product) is None else None
     if answer is None or Decider.launch(answer, a, b, bias, out) is None:
         _MATMUL_OUT(a, b, bias, activation=activation, out_dtype=out_dtype, precision=precision, out=out)
 
@@ -94,13 +94,8 @@ def unrepeated(added: Any) -> Any:
     return added[0] if added.dim() == 2 and added.stride(0) == 0 else added
 
 
-def _simple(a: Any, b: Any, bias: Any, out: Any) -> bool:
-    """Tell whether an operator's product is one that decisions describe: no vector, nothing that broadcasts."""
-    if min(a.dim(), b.dim()) < 2 or out.dtype is not a.dtype or not out.numel() or not a.numel():
-        return False
-    return (b.dim() == 2 or a.shape[:-2] == b.shape[:-2]) and (
-        bias is None or bias.shape in {b.shape[-1:], (1, b.shape[-1])}
-    )
+def _is_row(bias: Any) -> bool:
+    return bool(bias.dim() == 1 or bias.shape[0] == 1)
 
 
 def _met(key: tuple[object, ...], product: Product, precision: str | None) -> Decision:

@@ -270,20 +270,24 @@ class Decider:
     def ours(self, product: Product, precision: str | None) -> Decision:
         """Return the decision on a product that is matmill's whatever the times, torch's if its kernel fails."""
         name = product.named(precision)
-        row = self.table(product.a).get(name) or {}
-        theirs, ours = row.get("torch_seconds"), row.get("matmill_seconds")
-        decision = Decision(name, None, theirs, ours, "as compiled")
         try:
-            with torch.no_grad():
-                kernel = self._prepare(product, precision)
+            decision = self.by_kernel(product, precision, "as compiled")
         except Exception as error:  # noqa: BLE001 — a kernel that fails is torch's
+            decision = Decision(name, None, None, None, "")
             _give_up(decision, error)
-        else:
-            decision.run, decision.problem, decision.method = kernel.run, kernel.problem, kernel.method
-            decision.arch = self.device.arch(product.a)
-            decided = precision == self.precision(product.a)
-            self.decisions[product.layout if decided else (*product.layout, precision)] = decision
+            return decision
+        row = self.table(product.a).get(name) or {}
+        decision.torch_seconds, decision.matmill_seconds = row.get("torch_seconds"), row.get("matmill_seconds")
+        decided = precision == self.precision(product.a)
+        self.decisions[product.layout if decided else (*product.layout, precision)] = decision
         return decision
+
+    def by_kernel(self, product: Product, precision: str | None, reason: str) -> Decision:
+        """Return a decision for matmill's kernel, without times. Raises the errors of :func:`matmill.matmul`."""
+        with torch.no_grad():
+            kernel = self._prepare(product, precision)
+        name, arch = product.named(precision), self.device.arch(product.a)
+        return Decision(name, kernel.run, None, None, reason, kernel.problem, arch, kernel.method)
 
     def precision(self, x: Any) -> str | None:
         """Return the precision of matmill's products of such elements: tf32 where torch rounds to it."""
@@ -304,7 +308,7 @@ class Decider:
 
     def _decide(self, product: Product) -> Decision:
         name = product.named(self.precision(product.a))
-        reason = _why_torch(product)
+        reason = why_torch(product)
         if reason is not None:
             return Decision(name, None, None, None, reason)
         try:
@@ -379,7 +383,7 @@ def _described(x: Any) -> str:
     return f"{shape} {order}" + ("" if aligned == _ROW_BYTES else f"/{aligned}")
 
 
-def _why_torch(product: Product) -> str | None:
+def why_torch(product: Product) -> str | None:
     """Return why a product is torch's whatever the times, or None."""
     a, b, addend = product.a, product.b, product.addend
     others = [x for x in (b, addend) if x is not None]

@@ -174,10 +174,7 @@ def own(decider: Decider, function: Function, operands: Operands) -> Site | None
     """
     a, b, addend = operands
     product = Product(a, b, addend, (False, function.transposed), function.by_torch)
-    precision = decider.precision(a)
-    with torch.no_grad():
-        kernel = decider.device.prepare(product.left, product.right, addend, precision)
-    forward = Decision(product.named(precision), kernel.run, None, None, "matmill's own function", kernel.problem)
+    forward = decider.by_kernel(product, decider.precision(a), "matmill's own function")
     return _with_gradients(decider, function, operands, forward, product.compute)
 
 
