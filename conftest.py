@@ -17,12 +17,17 @@ from matmill.runtime import gpu
 from support import compiled, examples, tiers
 
 # Files that import a library which is optional and not installed.
-_OF_TORCH = ["src/matmill/torch", "benchmarks/lab/programs.py", "benchmarks/lab/program_checks.py"]
+_OF_TORCH = [
+    "src/matmill/torch",
+    *(f"benchmarks/lab/{name}.py" for name in ("programs", "program_checks", "program_runs")),
+]
 _OF_TORCH += ["tests/support/decided_gpu.py"]
 collect_ignore = [] if find_spec("torch") else _OF_TORCH
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
-# Files that import torch.distributed.tensor, which takes seconds, and have no doctests: ranks of tests import them.
-collect_ignore += ["src/matmill/torch/dtensor.py", "benchmarks/lab/ranks.py"]
+# Files that import torch.distributed.tensor or Inductor, which takes seconds, and have no doctests: ranks of tests, or
+# tests that compile, import them.
+collect_ignore += [f"src/matmill/torch/{name}.py" for name in ("dtensor", "inductor", "fusion")]
+collect_ignore += ["benchmarks/lab/ranks.py"]
 _OF_RANKS = ("ranks", "run_ranks", "group_cases", "dtensor_cases", "fsdp_cases")
 collect_ignore += [f"tests/support/{name}.py" for name in _OF_RANKS]
 
