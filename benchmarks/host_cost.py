@@ -120,7 +120,7 @@ def _stand_in_gpu() -> gpu.GPU:
         "_context_address": None,
         "_prepared": {},
         "_loading": threading.RLock(),
-        "_kept": {},
+        "kept": {},
         "_keeping": threading.Lock(),
     }
     for name, value in facts.items():

@@ -159,7 +159,7 @@ class Plan:
         """Return :meth:`run` for these scalars, which it then need not compare."""
         tidy, steps = self._gpu.tidy, self._steps
         if len(steps) == 1 and steps[0].once:
-            return _launching(tidy, lambda: steps[0].bound(alpha, beta))
+            return _launching(self._gpu, lambda: steps[0].bound(alpha, beta))
         free: deque[tuple[_Bound, ...]] = deque()  # frames that no thread is using
 
         def enqueue(addresses: Addresses, stream: int) -> None:
@@ -178,12 +178,14 @@ class Plan:
         return enqueue
 
 
-def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
+def _launching(gpu: GPU, make: Callable[[], _Bound]) -> Enqueue:
     """Return a function that enqueues one launch, without loops over stages, offsets and launches."""
     free: deque[_Bound] = deque()
+    kept, tidy = gpu.kept, gpu.tidy
 
     def enqueue(addresses: Addresses, stream: int) -> None:
-        tidy()
+        if kept:  # mostly empty, and a call costs more than a look
+            tidy()
         try:
             one = free.pop()
         except IndexError:

@@ -190,7 +190,7 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
         "_driver": driver,
         "_prepared": {},
         "_loading": threading.RLock(),
-        "_kept": {},
+        "kept": {},
         "_current": current,
         "_cell": gpu._Cell(),
         "_context": None,
@@ -412,7 +412,7 @@ class Owner:
 def keeping(monkeypatch: pytest.MonkeyPatch) -> tuple[gpu.GPU, Stream]:
     """Provide a GPU that keeps what it is given, and its driver."""
     device, driver = gpu.GPU.__new__(gpu.GPU), Stream()
-    facts = {"_driver": driver, "_kept": {}, "_captured": [], "_keeping": threading.Lock(), "call": driver.call}
+    facts = {"_driver": driver, "kept": {}, "_captured": [], "_keeping": threading.Lock(), "call": driver.call}
     for name, value in facts.items():
         monkeypatch.setattr(device, name, value, raising=False)
     monkeypatch.setattr(device, "enter", lambda: False)

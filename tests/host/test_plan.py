@@ -40,6 +40,7 @@ class Recorder:
     tidied: int = 0
     seen: list[tuple[int, Launch, int]] = field(default_factory=list)
     fails: bool = False
+    kept: dict[int, object] = field(default_factory=lambda: {1: "held"})
 
     def tidy(self) -> None:
         """Count how often what is kept would be let go."""

@@ -58,6 +58,7 @@ class FakeGPU:
         self.homes: dict[int, tuple[Array, int]] = {}
         self.held: list[tuple[tuple[object, ...], int]] = []
         self.capturing: set[int] = set()
+        self.kept: dict[int, object] = {}
 
     def empty(self, nbytes: int) -> Buffer:
         """Return poisoned memory."""

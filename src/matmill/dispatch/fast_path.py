@@ -178,8 +178,13 @@ class Launcher:
         c = 0 if addend is None else addend.data_ptr()
         if (a | b | d | c) & 15:
             return None
-        slots = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
-        return out if _enqueued(call, self._enqueue, x, self._device, slots) else None
+        if call.workspace:
+            slots = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
+            return out if _enqueued(call, self._enqueue, x, self._device, slots) else None
+        current_stream = torch.current_stream
+        addresses = (a, b, 0, d, 0, 0, c) if self._biased else (a, b, c, d, 0, 0, 0)
+        self._enqueue(addresses, current_stream(self._device))
+        return out
 
 
 def _enqueued(

@@ -164,7 +164,8 @@ class GPU:
         self._kernels: dict[tuple[bytes, str], Any] = {}
         self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
         self._loading = threading.RLock()  # for `_kernels` and `_prepared`: other threads run while a kernel is loaded
-        self._kept: dict[int, deque[tuple[Any, tuple[object, ...]]]] = {}
+        #: What :meth:`keep` holds, by stream; :meth:`tidy` has nothing to do where it is empty.
+        self.kept: dict[int, deque[tuple[Any, tuple[object, ...]]]] = {}
         self._captured: list[tuple[object, ...]] = []
         self._keeping = threading.Lock()
         self.arch = self._recognise()
@@ -265,7 +266,7 @@ class GPU:
             return
         event = self._mark(stream)
         with self._keeping:
-            self._kept.setdefault(stream, deque()).append((event, owners))
+            self.kept.setdefault(stream, deque()).append((event, owners))
 
     def _mark(self, stream: int) -> Any:
         """Return a new event, which completes after the present work of the stream."""
@@ -275,7 +276,7 @@ class GPU:
 
     def tidy(self) -> None:
         """Release the objects held by :meth:`keep` whose streams have finished."""
-        if self._kept:
+        if self.kept:
             with self.within():
                 self._sweep()
 
@@ -286,13 +287,13 @@ class GPU:
         driver, over = self._driver, []
         with self._relaxed():
             try:
-                for stream, marks in list(self._kept.items()):
+                for stream, marks in list(self.kept.items()):
                     # Events of one stream complete in order, so that the loop ends at the first one that has not.
                     while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
                         over.append(marks.popleft())
                         driver.cuEventDestroy(over[-1][0])
                     if not marks:
-                        del self._kept[stream]
+                        del self.kept[stream]
             finally:
                 self._keeping.release()
             over.clear()  # outside the lock, because releasing owners runs their code

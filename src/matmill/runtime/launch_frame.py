@@ -96,14 +96,6 @@ class Frame:
     def bind(self, addresses: Sequence[int], stream: int) -> None:
         """Set the addresses of the pointers in ``names``, in order, and the stream's handle."""
         self._write(self._buffer, self._first, *addresses)
-        if self._maps:
-            self._encode_maps(addresses)
-        if stream != self._stream:
-            self._stream = stream
-            for config in self._configs:
-                config.stream = stream
-
-    def _encode_maps(self, addresses: Sequence[int]) -> None:
         for offset, index, tensor in self._maps:
             address, known = addresses[index], self._encoded.get(offset)
             if address == known:
@@ -114,6 +106,10 @@ class Frame:
             else:  # in a tenth of the time
                 _write_address(self._buffer, offset, start)
             self._encoded[offset] = address
+        if stream != self._stream:
+            self._stream = stream
+            for config in self._configs:
+                config.stream = stream
 
     def _slot(self, arg: Argument, names: Sequence[str]) -> int:
         """Return the offset of the argument's slot, and write the slot unless :meth:`bind` will."""
