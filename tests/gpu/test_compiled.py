@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ _MODES = [None, "reduce-overhead"]
 
 
 @pytest.fixture(autouse=True)
-def _fresh(torch: Any) -> Iterator[None]:
+def _fresh(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget what was compiled, and read no cache."""
     torch._dynamo.reset()
     inductor, caches = import_module("torch._inductor.config"), import_module("torch._functorch.config")
+    # Products that save little are matmill's here, too.
+    monkeypatch.setattr(import_module("matmill.torch.inductor"), "_LEAST_SECONDS", -inf)
     with inductor.patch(fx_graph_cache=False), caches.patch(enable_autograd_cache=False):
         yield
     torch._dynamo.reset()

@@ -305,6 +305,15 @@ def test_max_autotune(gpu: Any, monkeypatch: pytest.MonkeyPatch, ratio: float) -
     assert any("relu, beside the product alone" in row.key for row in mt.report().rows)
 
 
+@pytest.mark.parametrize(("mode", "saved", "count"), [(None, 1e-6, 0), (None, 3e-6, 1), ("reduce-overhead", 1e-6, 1)])
+def test_small_gains(gpu: Any, monkeypatch: pytest.MonkeyPatch, mode: str | None, saved: float, count: int) -> None:
+    """A product that saves the GPU less than a call may cost the host is matmill's in CUDA graphs alone."""
+    original = gpu.seconds
+    monkeypatch.setattr(gpu, "seconds", lambda *x: [original(*x)[0], gpu.seconds_each + saved])
+    gpu.seconds_each = 1e-5
+    assert len(_ours(gpu, _product, *(_random(*shape) for shape in SHAPES), mode=mode)) == count
+
+
 def test_reduce_overhead(gpu: Any) -> None:
     assert _ours(gpu, _product, *(_random(*shape) for shape in SHAPES), mode="reduce-overhead") == [SHAPES]
 

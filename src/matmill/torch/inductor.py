@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import sympy
 import torch
@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from matmill import __version__
 from matmill.torch import compiled, fusion
-from matmill.torch.decide import Decider, Product, lacks_memory
+from matmill.torch.decide import Decider, Decision, Product, lacks_memory
 from matmill.torch.fusion import fuse, separate
 from matmill.torch.host import ACTIVATIONS
 from matmill.torch.schemas import FUNCTIONAL
@@ -48,6 +48,9 @@ _PADDED = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default}
 _ROW_BYTES = 16
 #: torch's time over matmill's from which on Triton is not asked.
 _FAR_AHEAD = 1.1
+#: What a product must save outside of CUDA graphs. In a program that waits for its host (Swin-T, batches of 49 x 49 x
+#: 32, H200) a call of matmill's cost about 10 us more than one of ATen's, though repeated alone it costs 2 us less.
+_LEAST_SECONDS = 2e-6
 _FAILED = "torch.compile keeps torch's own product, because matmill failed while it compiled, with"
 
 
@@ -154,7 +157,7 @@ class Compiling:
             product = _product(operands, out)
             precision = self.decider.precision(product.a)
             decision = self.decider.decide(product)
-        if decision is None or decision.run is None:
+        if not _pays(decision):
             return theirs
         choice = kernels()[name].bind(nodes, layout, **({} if precision is None else {"precision": precision}))
         return [*theirs, choice] if _autotuned() and decision.ratio < _FAR_AHEAD else [choice]
@@ -180,7 +183,7 @@ class Compiling:
             by_padding = _with_padding(a, b, product.addend, copies)
             way = "beside padding, copying {:.2g} and {:.2g}".format(*copies) if any(copies) else "beside padding"
             decision = self.decider.decide(product._replace(by_torch=by_padding, way=way))
-        return decision is not None and decision.run is not None
+        return _pays(decision)
 
     def _beats_two_kernels(
         self, node: Any, operands: tuple[Any, Any, Any], activation: str | None
@@ -205,7 +208,7 @@ class Compiling:
             else:
                 product = product._replace(activation=activation, by_torch=by_two_kernels)
         decision = self.decider.decide(product)
-        if decision is None or decision.run is None:
+        if not _pays(decision):
             return None
         options = {"activation": activation, "precision": self.decider.precision(product.a)}
         return {name: x for name, x in options.items() if x is not None}
@@ -263,6 +266,14 @@ def _or_torch(answer: Callable[[], _T], otherwise: _T) -> _T:
             reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
             warnings.warn(f"{_FAILED} {reason} Please report it.", RuntimeWarning, stacklevel=2)
         return otherwise
+
+
+def _pays(decision: Decision | None) -> TypeGuard[Decision]:
+    """Tell whether matmill's kernel saves the GPU more than a program's host may lose by it: in a graph, nothing."""
+    if decision is None or decision.run is None:
+        return False
+    measured = decision.torch_seconds is not None
+    return not measured or config.triton.cudagraphs or decision.gain >= _LEAST_SECONDS
 
 
 def _autotuned() -> bool:
