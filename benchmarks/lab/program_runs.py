@@ -14,7 +14,9 @@ import torch
 from lab.program_checks import learn
 from lab.programs import PROGRAMS, build
 
-_LOSSES, _IN_A_ROW = 20, 4
+_LOSSES = 20
+#: Calls in a row that one time is of, such times in a block, and the calls before them.
+_IN_A_ROW, _RUNS, _SETTLING = 4, 4, 60
 #: A small step: losses are to stay comparable.
 _RATE = 1e-5
 #: The factor of float16 losses before gradients, as a GradScaler has one: without it most are rounded to zero.
@@ -87,17 +89,21 @@ def graph(copy: Copy, context: AbstractContextManager[Any]) -> Callable[[], Any]
 
 
 def interleaved(calls: Ways, device: str, rounds: int) -> dict[str, float]:
-    """Return the median seconds of each call in runs of several."""
+    """Return the median seconds of each call in runs of several, in blocks of runs in random order.
+
+    Each block begins with calls that do not count. Switching matmill on or off changes functions of torch.Tensor, and
+    CPython looks up its attributes more slowly for some fifty executions of each instruction after that.
+    """
     samples: dict[str, list[float]] = {way: [] for way in calls}
     order = list(calls)
-    for done in range(rounds + 1):
+    for _ in range(rounds):
         random.shuffle(order)
         for way in order:
             call, context = calls[way]
             with context:
-                call()  # what switching costs: a compiled program looks whether torch's functions are still the same
-                seconds = _run(call, device)
-            samples[way] += [seconds] if done else []  # the first round warms up
+                for _ in range(_SETTLING if device == "cuda" else 1):
+                    call()
+                samples[way] += [_run(call, device) for _ in range(_RUNS)]
     return {way: statistics.median(times) for way, times in samples.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from lab.page_parts import environment_of
 
 MARKS = ("<!-- programs: written by `make docs` -->\n", "<!-- end of programs -->\n")
 PIECES = ("<!-- float32 programs: written by `make docs` -->\n", "<!-- end of float32 programs -->\n")
-RECORD = "programs_h200.json"
+COMPILED = "<!-- compiled programs: written by `make docs` -->\n", "<!-- end of compiled programs -->\n"
+RECORD, COMPILED_RECORD = "programs_h200.json", "compiled_h200.json"
 #: The option of ``enable(float32=...)`` whose rows the page shows.
 _OPTION = "float32_tensor"
 
@@ -29,7 +30,10 @@ def recorded_programs(results: Path) -> Row:
 def with_programs(text: str, results: Path) -> str:
     """Replace what is between the marks by the tables of the record in ``results``."""
     record = recorded_programs(results)
-    return between(between(text, MARKS, programs(record)), PIECES, in_pieces(record))
+    compiled = json.loads((results / COMPILED_RECORD).read_text(encoding="utf-8"))
+    for marks, part in (MARKS, programs(record)), (PIECES, in_pieces(record)), (COMPILED, compiled_programs(compiled)):
+        text = between(text, marks, part)
+    return text
 
 
 def programs(record: Row) -> str:
@@ -68,6 +72,29 @@ def in_pieces(record: Row) -> str:
     )
     words = "Distances are the largest of 20 steps, over the largest loss."
     return f"{shown}\n{words} {environment_of({**record, **measured})}\n"
+
+
+def compiled_programs(record: Row) -> str:
+    """Return the table of compiled programs, a row each with its modes, those that gain most in a graph first."""
+    by_name: dict[str, dict[str, Row]] = {}
+    for row in record["programs"]:
+        by_name.setdefault(row["name"], {})[row["mode"]] = row
+
+    def cell(mode: str) -> Callable[[Mapping[str, Row]], str]:
+        return lambda modes: _beside(modes[mode]) if mode in modes else "-"
+
+    names: dict[str, Callable[[Any], str]] = {"forward and backward of": lambda rows: f"`{rows['default']['name']}`"}
+    shown = table(
+        names | {mode: cell(mode) for mode in ("default", "reduce-overhead", "max-autotune")},
+        sorted(by_name.values(), key=lambda rows: -rows.get("reduce-overhead", rows["default"])["ratio"]),
+    )
+    words = "Milliseconds of torch compiled alone / with matmill, and how many times as fast that is."
+    return f"{shown}\n{words} {environment_of(record)}\n"
+
+
+def _beside(row: Row) -> str:
+    seconds = row["seconds"]
+    return f"{_ms(seconds['torch'])} / {_ms(seconds['matmill'])}: {row['ratio']:.2f}"
 
 
 def _ms(seconds: float) -> str:
