@@ -173,8 +173,12 @@ class Kernel(Generic[P]):
 
     def count_launches(self, problem: P) -> int:
         """Return the number of launches with a counter."""
+        return len(self.programs(problem))
+
+    def programs(self, problem: P) -> tuple[Program, ...]:
+        """Return the programs of all launches with a counter, in their order."""
         after = () if self.counts(problem) else self.after
-        return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
+        return (*self._needed(self.before, problem), self, *self._needed(after, problem))
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
         """Return the launch that computes ``problem`` on ``operands``.
@@ -262,11 +266,14 @@ class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
     ``explain`` returns the model's prediction for a problem on an arch, with one configuration or with each of many.
+    ``general`` returns a configuration that takes the problem and, with the same constants, many others of its element
+    type, or None: it answers, if not fast, while a better kernel is being compiled.
     """
 
     kernel: Kernel[P]
     space: Callable[[P, Arch], tuple[Config, ...]]
     explain: Callable[[P, Configs, Arch], Prediction]
+    general: Callable[[P, Arch], Config | None] | None = None
 
     def predict(self, problem: P, configs: Sequence[Config], arch: Arch) -> list[float]:
         """Predict the seconds that ``problem`` takes on ``arch`` with each of ``configs``."""

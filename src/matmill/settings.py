@@ -1,12 +1,13 @@
 """The only reader of environment variables.
 
-==========================  =================================================================
+==========================  ==========================================================================================
 ``MATMILL_CACHE_DIR``       where compiled kernels are kept (default: ``$XDG_CACHE_HOME/matmill``)
 ``MATMILL_CACHE=off``       compile every time, keep nothing on disk
+``MATMILL_COMPILE=wait``    calls wait for the compiler, though a compiled kernel could answer (default: ``background``)
 ``MATMILL_EXECUTOR``        ``auto`` (default), ``gpu``, ``cpu`` or ``emulator``, where a call names none
 ``RANK``                    this process's number in its job, as torchrun sets it
 ``NO_COLOR``                any non-empty value: plain text (https://no-color.org)
-==========================  =================================================================
+==========================  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from matmill.errors import unknown_name
 #: The backends that a call may name.
 Executor: TypeAlias = Literal["auto", "gpu", "cpu", "emulator"]
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
+#: What a call does whose best kernel is not compiled, while another one can answer.
+COMPILE = ("background", "wait")
 
 
 def cache_dir() -> Path | None:
@@ -44,6 +47,14 @@ def default_executor() -> str:
     if name not in EXECUTORS:
         raise unknown_name("MATMILL_EXECUTOR", name, EXECUTORS)
     return name
+
+
+def compiles_in_background() -> bool:
+    """Tell whether calls leave a missing kernel to the background compiler where another one can answer."""
+    name = (os.environ.get("MATMILL_COMPILE") or COMPILE[0]).lower()
+    if name not in COMPILE:
+        raise unknown_name("MATMILL_COMPILE", name, COMPILE)
+    return name == COMPILE[0]
 
 
 def rank() -> int:

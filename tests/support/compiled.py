@@ -107,6 +107,7 @@ def start(folder: Path, kernels: Path, *, machine_code: bool) -> Golden:
     _started[:] = [golden]
     os.environ["MATMILL_CACHE_DIR"] = str(kernels)
     os.environ.pop("MATMILL_CACHE", None)
+    os.environ["MATMILL_COMPILE"] = "wait"  # every product is computed by the kernel that is best for it
     if not machine_code:
         compiling._remembered = lru_cache(maxsize=512)(_without_code)
     return golden

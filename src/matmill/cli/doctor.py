@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import stat
 import sys
@@ -113,12 +112,10 @@ def _cache(*, compiles: bool) -> dict[str, Any]:
     folder = cache_dir()
     if folder is None:
         return {"folder": None, "usable": False, "mode": None, "entries": 0, "bytes": 0, "kernels": {}}
-    entries, size = DiskCache(folder).size()
+    store = DiskCache(folder)
+    entries, size = store.size()
     mode = f"{stat.S_IMODE(folder.stat().st_mode):04o}" if folder.is_dir() else None
-    # The folder is created on first use, in the nearest parent that exists.
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    record = {"folder": str(folder), "usable": usable, "mode": mode, "entries": entries, "bytes": size}
+    record = {"folder": str(folder), "usable": store.writable(), "mode": mode, "entries": entries, "bytes": size}
     # Kernels count if they are of this compiler, and one in trouble may not tell its version.
     return record | {"kernels": cached_kernels() if compiles else {}}
 

@@ -8,12 +8,14 @@ miss and is overwritten.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,11 @@ from typing import Any
 _MAGIC = b"matmill-cache-1\n"
 _DIGEST = 32
 _PARTIAL = "partial-"
-_OWN_NAME = re.compile(rf"[0-9a-f]{{64}}|{_PARTIAL}\w+")
+_LOCK = "lock-"
+_ENTRY = re.compile(r"[0-9a-f]{64}")
+_OWN_NAME = re.compile(rf"{_ENTRY.pattern}|{_PARTIAL}\w+")
+#: Names of entries by folder: those of the first look, those that this process has put, and those that it was told of.
+_LISTED: dict[Path, set[str]] = {}
 
 Entry = tuple[dict[str, Any], bytes, bytes]
 
@@ -66,11 +72,52 @@ class DiskCache:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_MAGIC + hashlib.sha256(body).digest() + body)
                 Path(name).replace(self.path(key))
+                self.listed().add(self.path(key).name)
             except BaseException:  # a partial file must not fill the disk further
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError:
             return
+
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Run the body in one thread of one process at a time: whoever comes second finds what the first has put.
+
+        The file of the lock goes with its last holder, and the lock of a process that is killed with the process. In a
+        folder without locks, or one that cannot be written, the body runs at once.
+        """
+        path = self.folder / f"{_LOCK}{self.path(key).name}"
+        handle = -1
+        with suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = _lock(path)
+        try:
+            yield
+        finally:
+            if handle >= 0:
+                with suppress(OSError):
+                    path.unlink()  # while it is locked: see _lock
+                # A forked child may have a copy of the handle, so that closing it would not suffice.
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                os.close(handle)
+
+    def listed(self) -> set[str]:
+        """Return the names of the entries that this process knows of, which it may add to.
+
+        The folder is read once: what other processes put or remove since then is not seen.
+        """
+        names = _LISTED.get(self.folder)
+        if names is None:
+            names = set()
+            with suppress(OSError):
+                names = {path.name for path in self.folder.iterdir() if _ENTRY.fullmatch(path.name)}
+            _LISTED[self.folder] = names
+        return names
+
+    def writable(self) -> bool:
+        """Tell whether entries can be put into the folder, which need not be there yet."""
+        nearest = next(path for path in (self.folder.absolute(), *self.folder.absolute().parents) if path.exists())
+        return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
     def stored_keys(self) -> list[str]:
         """Return the keys of the entries, by their headers alone: a payload may be damaged."""
@@ -92,7 +139,8 @@ class DiskCache:
     def clear(self) -> int:
         """Remove all entries of this class and nothing else; return their number."""
         own = self._entry_files()
-        for path in own:
+        _LISTED.pop(self.folder, None)
+        for path in (*own, *self.folder.glob(_LOCK + 64 * "[0-9a-f]")):  # locks of processes that were killed
             path.unlink(missing_ok=True)
         return len(own)
 
@@ -102,3 +150,18 @@ class DiskCache:
             return [path for path in self.folder.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_file()]
         except OSError:
             return []
+
+
+def _lock(path: Path) -> int:
+    """Return an open file at ``path`` that this thread alone has locked. Raises ``OSError``."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # the holder before has removed the file, and others may have locked another one since

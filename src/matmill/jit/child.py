@@ -17,8 +17,21 @@ def run_in_child(
 
     Raises ``subprocess.TimeoutExpired`` after ``patience`` seconds.
     """
-    command = [sys.executable, "-c", _START + code, json.dumps(sys.path), *arguments]
+    command = _command(code, *arguments)
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 — ourselves
+
+
+def start_child(code: str) -> subprocess.Popen[bytes]:
+    """Start Python ``code`` with unbuffered pipes for its input and output, apart from the terminal's signals.
+
+    Pipes without buffers may be closed while another thread uses them. Raises ``OSError``.
+    """
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(_command(code), bufsize=0, stdin=pipe, stdout=pipe, stderr=null, process_group=0)  # noqa: S603 — ourselves
+
+
+def _command(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", _START + code, json.dumps(sys.path), *arguments]
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from matmill.errors import CompileError, UnknownNameError
@@ -117,13 +118,23 @@ def answer_to(request: CompileRequest, beside: str) -> Answer:
 
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> _CompiledUnit:
-    key, store = _key(source, target), _store()
+    store = _store()
+    return _compile(source, target) if store is None else stored_unit(source, target, store)
+
+
+def stored_unit(source: Source, target: str, store: DiskCache) -> _CompiledUnit:
+    """Return the unit from a cache, compiled into it before where it is missing: once, whoever else asks for it."""
+    key = _key(source, target)
     unit = _stored_binary(store, key)
     if unit is None:
-        unit = _compile(source, target)
-        if store is not None:
-            meta = {name: asdict(resources) for name, resources in unit.resources.items()}
-            store.put(key, meta, unit.cubin, unit.ptx.encode())
+        with store.locked(key):
+            unit = _stored_binary(store, key)
+            if unit is None:
+                unit = _compile(source, target)
+                meta = {name: asdict(resources) for name, resources in unit.resources.items()}
+                store.put(key, meta, unit.cubin, unit.ptx.encode())
+                return unit
+    store.listed().add(store.path(key).name)
     return unit
 
 
@@ -137,6 +148,12 @@ def _remembered_ptx(source: Source, target: str) -> str:
         if store is not None:
             store.put(alone, {}, b"", unit.ptx.encode())
     return unit.ptx
+
+
+@lru_cache(maxsize=4096)
+def entry_name(source: Source, target: str) -> str:
+    """Return the name of the file that has the machine code of ``source`` in any cache folder."""
+    return DiskCache(Path()).path(_key(source, target)).name
 
 
 def _key(source: Source, target: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from matmill.config import Config
 from matmill.dtypes import DType
 from matmill.kernel import Program, name_of
+from matmill.parameters import Parameters
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -28,7 +30,7 @@ class Source:
     text: str
     headers: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over text and headers, in hexadecimal."""
         parts = [self.text, *(part for header in self.headers for part in header)]
@@ -40,15 +42,27 @@ def generate(program: Program, dtype: DType) -> Source:
 
     The kernel's file is included, not pasted, so that messages have its line numbers.
     """
-    name = f"{program.package.removeprefix('matmill.').replace('.', '/')}/{program.file}"
-    body = read_source(program.package, program.file)
-    parameters = program.parameters
+    config = Config(program.config.constants)  # programs that differ in the rest share a unit
+    return _unit(program.package, program.file, name_of(program), program.entry, config, program.parameters, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _unit(  # noqa: PLR0917 — a program's parts, which are what a unit depends on
+    package: str, file: str, kernel: str, entry: str, config: Config, parameters: Parameters | None, dtype: DType
+) -> Source:
+    name = f"{package.removeprefix('matmill.').replace('.', '/')}/{file}"
     types = (*filter(None, (dtype.header,)), *(parameters.headers if parameters else ()))
     define = "".join(f'#include "{header}"\n' for header in types)
     args = f"{parameters.cxx(dtype)}\n" if parameters else ""
-    text = f'{program.config.cxx()}\n{define}using Scalar = {dtype.cxx};\n{args}#include "{name}"\n'
-    headers = sorted([(name, body), *included(define + body)])
-    return Source(kernel=name_of(program), entry=program.entry, text=text, headers=tuple(headers))
+    text = f'{config.cxx()}\n{define}using Scalar = {dtype.cxx};\n{args}#include "{name}"\n'
+    return Source(kernel, entry, text, _headers(package, file, name, define))
+
+
+@cache
+def _headers(package: str, file: str, name: str, define: str) -> tuple[tuple[str, str], ...]:
+    """Return a unit's headers: the kernel's file, called ``name``, and all that it and ``define`` include."""
+    body = read_source(package, file)
+    return tuple(sorted([(name, body), *included(define + body)]))
 
 
 def included(text: str) -> tuple[tuple[str, str], ...]:
