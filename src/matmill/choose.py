@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import inf, isnan
@@ -181,15 +182,54 @@ def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
     return choose_transpose_add(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
 
 
-def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
+def choose_usable(
+    problem: Any, arch: Arch, usable: Callable[[Kernel[Any], Any], bool], enough: float = 0.0
+) -> Choice[Any] | None:
+    """Choose among the kernels for which ``usable(kernel, problem)`` is true; None without any.
+
+    The general one is among them, unless another takes no more than ``enough`` seconds.
+    """
+    choices: list[Choice[Any]] = []
+    with suppress(IllegalConfigError):
+        choices.append(choose_from(_entries(problem), problem, arch, usable=usable))
+    if not choices or choices[0].predicted_seconds > enough:
+        general = choose_general(problem, arch)
+        if general is not None and usable(general.kernel, problem):
+            choices.append(general)
+    return min(choices, key=lambda choice: choice.predicted_seconds, default=None)
+
+
+def choose_general(problem: Any, arch: Arch) -> Choice[Any] | None:
+    """Choose the kernel that takes most problems of the same element type, or None without one."""
+    for entry in _entries(problem):
+        config = None if entry.general is None else entry.general(problem, arch)
+        if config is not None and entry.kernel.with_config(config).why_not(problem, arch) is None:
+            (predicted,) = entry.predict(problem, [config], arch)
+            return Choice(entry.kernel.with_config(config), predicted, _saying("takes what others do not"))
+    return None
+
+
+def _entries(problem: Any) -> Sequence[Production[Any]]:
+    return TRANSPOSE_ADD_KERNELS if isinstance(problem, Geam) else PRODUCTION
+
+
+def choose_from(
+    candidates: Sequence[Production[P]],
+    problem: P,
+    arch: Arch,
+    *,
+    usable: Callable[[Kernel[P], P], bool] | None = None,
+) -> Choice[P]:
     """Choose among ``candidates``, as :func:`choose` does: the legal configuration with the least time per call.
 
     For calls in a row this is the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about
-    equal calls, such as those limited by the host, the configuration with the least GPU time wins.
+    equal calls, such as those limited by the host, the configuration with the least GPU time wins. With ``usable``,
+    only kernels for which it is true count.
     """
     fastest: list[tuple[float, float, int, Kernel[P]]] = []  # seconds, those of a call, and the order among equals
     most = inf
-    for seconds, index, candidate, config in sorted(_predicted(candidates, problem, arch), key=itemgetter(0, 1)):
+    predicted = sorted(_predicted(candidates, problem, arch, usable), key=itemgetter(0, 1))
+    for seconds, index, candidate, config in predicted:
         if seconds > most:
             break
         kernel = candidate.kernel.with_config(config)
@@ -201,7 +241,7 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
                 break
     alike = [one for one in fastest if one[1] <= most]
     if not alike:
-        ruled_out, _legal = _judged(candidates, problem, arch)
+        ruled_out = ["no other is usable"] if usable else _judged(candidates, problem, arch)[0]
         raise IllegalConfigError(
             argument="problem",
             got=f"{problem} on {arch.title}",
@@ -209,6 +249,8 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
             fix="Ruled out: " + ("; ".join(ruled_out) or "no kernel has a configuration for it") + ".",
         )
     least, call, _index, best = min(alike, key=itemgetter(0, 1, 2))
+    if usable is not None:
+        return Choice(best, least, _saying(f"{best.entry} ({best.config}): {_us(least)} predicted, the least usable"))
 
     def explain() -> tuple[str, ...]:
         reasons, legal = _judged(candidates, problem, arch)
@@ -238,12 +280,14 @@ def _judged(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> tupl
 
 
 def _predicted(
-    candidates: Sequence[Production[P]], problem: P, arch: Arch
+    candidates: Sequence[Production[P]], problem: P, arch: Arch, usable: Callable[[Kernel[P], P], bool] | None
 ) -> Iterator[tuple[float, int, Production[P], Config]]:
-    """Yield the predicted seconds of each configuration, legal or not, with its index."""
+    """Yield the predicted seconds of each configuration that is usable, legal or not, with its index."""
     index = 0
     for candidate in candidates:
         configs = candidate.space(problem, arch)
+        if usable is not None:
+            configs = tuple(one for one in configs if usable(candidate.kernel.with_config(one), problem))
         if len(configs) == 1 and candidate.kernel.with_config(configs[0]).why_not(problem, arch) is not None:
             configs = ()  # it stands for a reason
         with np.errstate(all="ignore"):  # models know legal configurations

@@ -9,7 +9,7 @@ from matmill.arrays import Operand, inspect, makes_results, resolve_stream, will
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
-from matmill.dispatch.plan_cache import Call, PreparedCall, prepared, resolve
+from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import (
     NO_OPTIONS,
@@ -394,7 +394,7 @@ def product_request(  # noqa: PLR0917 — see _product
     return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
 
 
-def prepare_matmul(
+def matmul_call(
     a: Any,
     b: Any,
     *,
@@ -403,16 +403,15 @@ def prepare_matmul(
     activation: str | None = None,
     precision: str | None = None,
     out: Any = None,
-) -> PreparedCall:
-    """Return the call of ``a @ b + c + bias`` for arrays on a GPU: chosen, compiled and loaded, but not launched.
+) -> tuple[Call, Request]:
+    """Return the call of ``a @ b + c + bias`` for arrays on a GPU, with its plan if there is one, and its request.
 
     The result has the type of ``out``. Everything is as in :func:`matmul`, errors too.
     """
     epilogue = (bias, activation, None if out is None else out.dtype, precision)
     given = None if bias is activation is precision is None and (out is None or out.dtype == a.dtype) else epilogue
     request = product_request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, out, None, given)
-    call = resolve(request, None)
-    return call if isinstance(call, PreparedCall) else prepared(call, request, 0)
+    return resolve(request, None), request
 
 
 def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:

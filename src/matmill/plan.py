@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
-from matmill.choose import Choice, choose_stage, fit_batches
-from matmill.jit.compile import Binary, compile_ptx, compile_source
+from matmill.choose import Choice, choose_general, choose_stage, choose_usable, fit_batches
+from matmill.jit import background
+from matmill.jit.background import Arrival
+from matmill.jit.cache import DiskCache
+from matmill.jit.compile import Binary, compile_ptx, compile_source, entry_name
 from matmill.jit.source import Source, generate
-from matmill.kernel import GemmOperands, P
+from matmill.kernel import GemmOperands, Kernel, P, Program
 from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
@@ -26,6 +29,12 @@ NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
 #: Addresses of the four matrices, a workspace, a counter and a bias; 0 for any that is absent.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int, int]
 _NOWHERE: Addresses = (0, 0, 0, 0, 0, 0, 0)
+#: A kernel that takes so many seconds longer than the best one does not stand in for it: a compiler takes no longer.
+_WORTH_COMPILING = 0.5
+#: The slowdown of a kernel, until a better one arrives, from which on the general kernel is considered too.
+_SOON = 2.0
+#: Seconds that a call waits for the general kernel after its own, at the most.
+_MOST_AWAITED = 5.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,11 @@ class Ready(Generic[P]):
     def binaries(self) -> tuple[Binary, ...]:
         """Binaries for a GPU. Raises :class:`~matmill.errors.CompileError`."""
         return tuple(compile_source(source, self.target) for source in self.sources)
+
+    def compile(self) -> None:
+        """Compile all sources that are not compiled. Raises :class:`~matmill.errors.CompileError`."""
+        for source in self.sources:
+            compile_source(source, self.target)
 
     @property
     def ptx(self) -> tuple[str, ...]:
@@ -87,6 +101,70 @@ def ready(stage: SubProblem[Any], choice: Choice[Any], arch: Arch) -> Ready[Any]
     problem = stage.problem
     steps = choice.kernel.steps(problem, _operands(_NOWHERE))
     return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
+
+
+def prepare_compiled(
+    stages: Sequence[SubProblem[Any]], arch: Arch, store: DiskCache
+) -> tuple[tuple[Ready[Any], ...], Arrival | None]:
+    """Do as :func:`prepare`, with kernels in ``store`` in the stead of those that are not, where there are such.
+
+    Those that are not are compiled in the background; their arrival is returned too, None where nothing is to come.
+    """
+    best = prepare(stages, arch)
+    result, awaited = [], []
+    for one in best:
+        missing = _missing(one, store)
+        other = _substitute(one, arch, store.listed()) if missing else None
+        if other is not None:
+            awaited += missing
+        elif missing:
+            _compile_with_general(one, arch, store)
+        result.append(other or one)
+    return tuple(result), background.compiler().request(awaited)
+
+
+def await_kernels(stages: Sequence[SubProblem[Any]], arch: Arch, store: DiskCache) -> Arrival | None:
+    """Compile what ``store`` lacks of :func:`prepare` in the background; return its arrival, None if it lacks nothing.
+
+    Raises :class:`~matmill.errors.CompileError` for a kernel that has failed there.
+    """
+    requests = [request for one in prepare(stages, arch) for request in _missing(one, store)]
+    return background.compiler().request(requests, strict=True)
+
+
+def _missing(ready: Ready[Any], store: DiskCache) -> list[background.Request]:
+    """Return requests for what of a stage is not compiled."""
+    requests = (background.Request(store.folder, source, ready.target) for source in ready.sources)
+    return [request for request in requests if request.name not in store.listed()]
+
+
+def _substitute(best: Ready[P], arch: Arch, names: Container[str]) -> Ready[P] | None:
+    """Return the stage with the best kernel whose programs are among the cache's entries, or None without one."""
+
+    def usable(kernel: Kernel[Any], problem: Any) -> bool:
+        def compiled(program: Program) -> bool:
+            return entry_name(generate(program, problem.dtype), arch.target) in names
+
+        return compiled(kernel) and all(map(compiled, kernel.programs(problem)))
+
+    choice = choose_usable(best.problem, arch, usable, enough=_SOON * best.choice.predicted_seconds)
+    if choice is None:
+        return None
+    longer = (choice.predicted_seconds - best.choice.predicted_seconds) * len(best.stage.offsets)
+    return ready(best.stage, choice, arch) if longer <= _WORTH_COMPILING else None
+
+
+def _compile_with_general(best: Ready[Any], arch: Arch, store: DiskCache) -> None:
+    """Compile a stage's kernel, and at the same time the general one, so that no later product of its type must wait.
+
+    Raises :class:`~matmill.errors.CompileError` for the stage's own.
+    """
+    choice = choose_general(best.problem, arch)
+    requests = [] if choice is None else _missing(ready(best.stage, choice, arch), store)
+    arrival = background.compiler().request(requests, urgent=True)
+    best.compile()
+    if arrival is not None:
+        arrival.wait(_MOST_AWAITED)
 
 
 #: A function that enqueues a plan's launches at some addresses on a stream.

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from matmill import arch
-from matmill.choose import call_seconds, choose, choose_from
+from matmill.choose import call_seconds, choose, choose_from, choose_general, choose_usable
 from matmill.config import Config, Configs
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError, UnknownNameError
@@ -277,3 +277,16 @@ def test_a_gpu_is_named_or_described() -> None:
     assert choose(problem, "h200") == choose(problem, arch.get("h200"))
     with pytest.raises(UnknownNameError, match="h200"):
         choose(problem, "h20")
+
+
+def test_only_usable_kernels_are_chosen_and_the_general_one_where_others_are_slow() -> None:
+    problem, h200 = Gemm(64, 200, 64), arch.get("h200")
+    best, general = choose(problem, h200), choose_general(problem, h200)
+    assert general is not None
+    assert choose_usable(problem, h200, lambda _kernel, _problem: False) is None
+    chosen = choose_usable(problem, h200, lambda _kernel, _problem: True)
+    assert chosen == best
+    assert chosen.reasons[0].endswith("us predicted, the least usable")
+    slow = choose_usable(problem, h200, lambda kernel, _problem: kernel.config == general.kernel.config)
+    assert slow == general
+    assert slow.reasons == ("takes what others do not",)

@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from matmill.decisions import Decisions
 from matmill.errors import ArgumentError, CompileError
+from matmill.jit.background import Arrival
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
 session: Any = import_module("matmill.torch.session")
+decide: Any = import_module("matmill.torch.decide")
 steps: Any = import_module("matmill.torch.steps")
 F: Any = torch.nn.functional
 ROOT = Path(__file__).parents[2]
@@ -117,6 +120,100 @@ def test_nothing_is_decided_while_a_graph_is_captured(decided: Any) -> None:
         decided.captures = True
         _mm()
     assert (decided.timed, decided.ours) == ([SHAPES], [SHAPES] * 2)
+
+
+# -- kernels that are being compiled ----------------------------------------------------------------------------------
+
+
+def _arrive(decided: Any) -> None:
+    arrival, decided.arrival = decided.arrival, None
+    arrival.end("kernel")
+
+
+def test_torch_answers_until_a_kernel_has_arrived(decided: Any, tmp_path: Path) -> None:
+    decided.arrival = Arrival(["kernel"])
+    with mt.enable():
+        for _ in range(3):
+            _mm()
+            (A[:, :2] @ B[:2]).sum()  # not packed
+        assert (decided.timed, decided.ours, decided.precisions) == ([], [], [])
+        assert {row.reason for row in mt.report().rows} == {"matmill's kernel is being compiled"}
+        mt.save_decisions(tmp_path / "table.json")
+        assert "torch_seconds" not in (tmp_path / "table.json").read_text()
+        assert "winner" not in (tmp_path / "table.json").read_text()
+        _arrive(decided)
+        for _ in range(3):
+            _mm()
+            (A[:, :2] @ B[:2]).sum()
+    assert decided.timed == [SHAPES, ((2, 2), (2, 4))]
+    assert len(decided.ours) == 6
+    assert session.latest().decider.awaited == set()
+
+
+def test_all_gradients_are_awaited_at_once(decided: Any) -> None:
+    decided.arrival = Arrival(["kernel"])
+    layer, x = torch.nn.Linear(3, 4), torch.ones(2, 3, requires_grad=True)
+
+    def step() -> tuple[Any, Any]:
+        layer.zero_grad()
+        x.grad = None
+        layer(x).square().sum().backward()
+        return x.grad, layer.weight.grad
+
+    expected = step()
+    with mt.enable():
+        step()
+        assert len(session.latest().decider.awaited) == 3
+        step()
+        assert decided.timed == []
+        _arrive(decided)
+        got = step()
+        assert len(decided.timed) == len(decided.ours) == 3
+    assert all(torch.allclose(*pair) for pair in zip(got, expected, strict=True))
+
+
+def test_a_session_does_not_rest_before_kernels_have_arrived(decided: Any) -> None:
+    decided.arrival = Arrival(["kernel"])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    with mt.enable():
+        for _ in range(40):
+            _mm()
+            optimizer.step()
+        assert not session.latest().resting
+        _arrive(decided)
+        _mm()
+        assert decided.ours == [SHAPES]
+
+
+def test_compilers_and_tables_wait(decided: Any) -> None:
+    decided.arrival = Arrival(["kernel"])
+    product = decide.Product(A, B, None, (False, False), decide.by_torch)
+    decider = decide.Decider(decided, decide.Options())
+    assert decider.decide(product).run is None
+    assert decider.decide(product, wait=True).run is not None
+    assert decider.decide(product).run is not None
+    assert decided.timed == [SHAPES]
+    _arrive(decided)
+    assert decider.decide(product).run is not None
+    decided.arrival = Arrival(["kernel"])
+    table = decide.Decider(decided, decide.Options(table=Decisions(None)))
+    assert table.decide(product).arrival is None
+
+
+def test_a_kernel_that_does_not_compile_is_torch_s_and_told_once(decided: Any) -> None:
+    decided.arrival = Arrival(["kernel"])
+    error = CompileError(argument="kernel", got="a failure in the background", wanted="code", fix="None.")
+    with mt.enable():
+        _mm()
+        decided.broken_preparation = error
+        _arrive(decided)
+        with pytest.warns(RuntimeWarning, match="because matmill failed with CompileError"):
+            _mm()
+        _mm()
+    assert (decided.timed, decided.ours) == ([], [])
+
+
+# -- limits and options -----------------------------------------------------------------------------------------------
 
 
 def test_workspace_beyond_the_limit_is_not_tried(decided: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from matmill.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
+from matmill.jit.background import Arrival
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
@@ -103,6 +104,32 @@ def test_a_layer_on_a_gpu_goes_straight(
         assert len(decided.ours) == 1 + 2 * (recorded and wins)
     assert torch.allclose(mt.linear(operands[0].mT.contiguous().mT, *operands[1:]), F.linear(*operands))
     assert len(functions._LAYERS) == 2
+
+
+def test_a_layer_goes_straight_when_its_kernels_have_arrived(decided: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions, decide = (import_module(f"matmill.torch.{name}") for name in ("functions", "decide"))
+    decider = decide.Decider(decided, decide.Options())
+    monkeypatch.setattr(gradients, "decider", lambda _precision: decider)
+    monkeypatch.setattr(functions, "_layer", lambda *_tensors: True)
+    monkeypatch.setattr(functions, "_LAYERS", {})
+    x, w = _tensor(6, 7).requires_grad_(), _tensor(5, 7, seed=1)
+    layer, gradient = Arrival(["layer"]), Arrival(["gradient"])
+    arrivals = {(7, 5): layer, (5, 7): gradient}  # by the right operand
+    monkeypatch.setattr(decided, "request", lambda _a, b, *_others: arrivals.get(tuple(b.shape)))
+
+    def counts() -> tuple[int, int]:
+        decided.ours.clear()
+        mt.linear(x, w).square().sum().backward()
+        return len(decided.ours), len(functions._LAYERS)
+
+    assert counts() == (0, 0)
+    del arrivals[7, 5]
+    layer.end("layer")
+    assert [counts(), counts()] == [(1, 1)] * 2  # the gradient is torch's
+    del arrivals[5, 7]
+    gradient.end("gradient")
+    assert functions._LAYERS == {}
+    assert [counts(), counts()] == [(2, 1)] * 2
 
 
 # -- autocast ---------------------------------------------------------------------------------------------------------

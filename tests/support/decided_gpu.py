@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from matmill import arch
+from matmill.jit.background import Arrival
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared
 from matmill.torch.host import ACTIVATIONS
@@ -21,6 +22,7 @@ class DecidedGPU:
     ``ours`` counts the products that matmill answered by the shapes of their operands, ``timed`` lists the trials.
     ``precisions`` and ``activations`` are those of the kernels that were prepared. ``broken`` is raised by kernels
     while they are prepared, or launched. With ``aligned`` they take addresses on 16 bytes only, as on a GPU.
+    ``arrival`` is that of all kernels while they are being compiled.
     """
 
     def __init__(self, wins: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda _a, _b: True) -> None:
@@ -37,6 +39,7 @@ class DecidedGPU:
         self.seconds_each = 1e-3
         self.broken_preparation: Exception | None = None
         self.broken_launch: Exception | None = None
+        self.arrival: Arrival | None = None
         self._latest: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @staticmethod
@@ -107,6 +110,10 @@ class DecidedGPU:
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1], precision=precision or "default")
         return Prepared(run, self.workspace, self.seconds_each, problem, next(iter(problem.split_methods), None))
+
+    def request(self, *_operands: Any, **_others: Any) -> Arrival | None:
+        """Return what is being compiled."""
+        return self.arrival
 
     def tune(self, a: Any, b: Any, _addend: Any, _precision: str | None, *, count: int) -> None:
         """Remember what is tuned."""

@@ -78,6 +78,10 @@ class FakeGPU:
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return 0
 
+    def captures(self, stream: int) -> bool:
+        """Tell whether a graph captures the stream."""
+        return stream in self.capturing
+
     def stream_id(self, stream: int, address: int) -> int:
         """Return the driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered

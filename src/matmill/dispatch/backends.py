@@ -63,7 +63,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
         address = out.address
     for other in others:
         GPU.get(index).order(other, stream)
-    plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
+    plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address, stream)).plan
     stream_buffers = plan.stream_buffers
     workspace, counter = stream_buffers(stream)
     if plan.workspace and not workspace:

@@ -6,22 +6,28 @@ element type, the shape, strides and alignment of every operand, and whether A a
 both look it up in :data:`calls`.
 
 Checks that depend only on the signature are made once, checks of addresses at every call.
+
+A plan whose kernels stand in for better ones, which are being compiled, leaves :data:`calls` when these have arrived:
+the next call prepares another one, and no other call looks whether it should.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeAlias
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 from matmill.arrays import ALLOCATE, Operand
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.dispatch.measured import decisions
 from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
-from matmill.lowering import Shape
-from matmill.plan import Enqueue, Plan, prepare
+from matmill.jit import background
+from matmill.jit.background import Arrival
+from matmill.lowering import Shape, SubProblem
+from matmill.plan import Enqueue, Plan, await_kernels, prepare, prepare_compiled
 from matmill.runtime.gpu import GPU
 from matmill.runtime.stream_scratch import StreamBuffers
 
@@ -52,7 +58,7 @@ class PreparedCall(Call):
     ``workspace`` and ``stream_buffers`` are the plan's. The result shares memory with X where the distance in bytes
     from X to the result is between ``x_low`` and ``x_high``; Y likewise. ``may_be_y`` says that the result may be
     exactly Y. ``like_y`` says that Y is packed and has the result's shape: torch's ``empty_like`` takes a quarter less
-    time than ``empty``.
+    time than ``empty``. ``arrival`` is that of better kernels than the plan has, if it is to be replaced.
     """
 
     plan: Plan
@@ -65,6 +71,7 @@ class PreparedCall(Call):
     y_high: int
     may_be_y: bool
     like_y: bool
+    arrival: Arrival | None
 
 
 #: Scalars that plans are specialised for.
@@ -72,6 +79,8 @@ _SPECIALISED: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
 
 #: The cache. Threads share it without a lock: a complete entry is added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
+#: Entries that have left the cache because better kernels have arrived, until others are prepared.
+_outdated: dict[Signature, PreparedCall] = {}
 
 
 def resolve(request: Request, executor: str | None) -> Call:
@@ -97,16 +106,25 @@ def misaligned(call: Call, address: int) -> Call:
     return calls.get(key) or Call(call.shape, call.backend, key)
 
 
-def prepared(call: Call, request: Request, address: int) -> PreparedCall:
-    """Add a plan, made for a result at ``address``, to the call and cache it."""
+def prepared(call: Call, request: Request, address: int, stream: int = 0, *, wait: bool = False) -> PreparedCall:
+    """Add a plan, made for a result at ``address``, to the call and cache it.
+
+    While a graph captures ``stream``, a plan for which better kernels have arrived goes on. With ``wait`` the plan has
+    the best kernels, whatever their compilation takes; so it has where the bits of results are to stay the same.
+    """
     operation, a, b, out = request.operation, request.a, request.b, request.out
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
-    d = out or a._replace(
-        shape=shape, strides=packed_strides(shape), dtype=request.result_type, address=address, owner=None
-    )
-    decisions(gpu)  # before kernels are chosen
-    plan = Plan(gpu, prepare(operation.lower(request, d), gpu.arch))
+    outdated = _outdated.get(key)
+    if outdated is not None and not wait and stream and gpu.captures(stream):
+        return outdated
+    d, stages = _lowered(call, request, address)
+    store = None if wait or _same_bits() else background.store()
+    if store is None:
+        ready, arrival = prepare(stages, gpu.arch), None
+    else:
+        ready, arrival = prepare_compiled(stages, gpu.arch, store)
+    plan = Plan(gpu, ready)
     (x_low, x_high), (y_low, y_high) = _sharing(a, out), _sharing(b, out)
     known = PreparedCall(
         shape,
@@ -122,16 +140,62 @@ def prepared(call: Call, request: Request, address: int) -> PreparedCall:
         y_high=y_high,
         may_be_y=operation.added == operation.second and b is not None and b[:2] == d[:2],
         like_y=b is not None and b.shape == shape and _layout(b.shape, b.strides) is True,
+        arrival=arrival,
     )
     if len(calls) >= _MOST_CALLS:
-        calls.clear()
+        forget_plans()
     calls[key] = known
+    _outdated.pop(key, None)
+    if arrival is not None:
+        arrival.then(partial(_outdate, known))
     return known
+
+
+def completed(call: Call, request: Request) -> PreparedCall:
+    """Return a call with the best kernels for its plan, compiled now if need be."""
+    if isinstance(call, PreparedCall) and call.arrival is None:
+        return call
+    return prepared(call, request, 0, wait=True)
+
+
+def awaited(call: Call, request: Request) -> Arrival | None:
+    """Return the arrival of the kernels of :func:`completed`, which begin to be compiled; None if all are there.
+
+    Raises :class:`~matmill.errors.CompileError` for one that has failed before.
+    """
+    store = None if _same_bits() else background.store()
+    if store is None or (isinstance(call, PreparedCall) and call.arrival is None):
+        return None
+    _d, stages = _lowered(call, request, 0)
+    return await_kernels(stages, GPU.get(request.a.device[1]).arch, store)
+
+
+def _lowered(call: Call, request: Request, address: int) -> tuple[Operand, tuple[SubProblem[Any], ...]]:
+    """Return the result of a call at ``address``, and the stages that compute it."""
+    a, shape = request.a, call.shape
+    d = request.out or a._replace(
+        shape=shape, strides=packed_strides(shape), dtype=request.result_type, address=address, owner=None
+    )
+    decisions(GPU.get(a.device[1]))  # before kernels are chosen
+    return d, request.operation.lower(request, d)
+
+
+def _outdate(known: PreparedCall) -> None:
+    key = known.signature
+    if calls.get(key) is known:
+        _outdated[key] = known  # before it leaves the cache: a captured call needs one of both
+        calls.pop(key, None)
+
+
+def _same_bits() -> bool:
+    """Tell whether torch is asked for the same bits in every run."""
+    return bool(getattr(sys.modules.get("torch"), "are_deterministic_algorithms_enabled", bool)())
 
 
 def forget_plans() -> None:
     """Drop all plans: kernels are chosen again at the next call of each signature."""
     calls.clear()
+    _outdated.clear()
 
 
 def signature(request: Request, *, mixed: bool = False) -> Signature:

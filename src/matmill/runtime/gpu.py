@@ -261,12 +261,16 @@ class GPU:
         CUDA graph captures the stream, ``owners`` are held for the life of the process: nothing runs yet, and the graph
         may be launched at any time and repeatedly.
         """
-        if int(self.call("cuStreamIsCapturing", stream)):
+        if self.captures(stream):
             self._captured.append(owners)
             return
         event = self._mark(stream)
         with self._keeping:
             self.kept.setdefault(stream, deque()).append((event, owners))
+
+    def captures(self, stream: int) -> bool:
+        """Tell whether a CUDA graph captures the stream."""
+        return bool(int(self.call("cuStreamIsCapturing", stream)))
 
     def _mark(self, stream: int) -> Any:
         """Return a new event, which completes after the present work of the stream."""

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from matmill.analysis.floor import floor
 from matmill.arch import Arch
 from matmill.decisions import Decisions, Row, default_path
 from matmill.dtypes import ALL
+from matmill.jit.background import Arrival
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared, Run
 from matmill.torch.states import tf32
@@ -66,6 +68,11 @@ class Device(Clock, Protocol):
     ) -> Prepared:
         """Return matmill's kernel."""
 
+    def request(
+        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+    ) -> Arrival | None:
+        """Let matmill's kernel be compiled in the background; return its arrival, or None if it is not to wait for."""
+
     def tune(self, a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:
         """Time some of matmill's configurations, so that the fastest is prepared."""
 
@@ -99,6 +106,16 @@ class Product(NamedTuple):
     def right(self) -> Any:
         """The right operand, (..., k, n)."""
         return self.b.mT if self.transposed[1] else self.b
+
+    @property
+    def operands(self) -> tuple[Any, Any, Any]:
+        """Both operands and the addend, as a kernel takes them."""
+        return self.left, self.right, self.addend
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The activation and the tensor that is written to, where there are any."""
+        return {name: x for name in ("activation", "out") if (x := getattr(self, name)) is not None}
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -146,7 +163,8 @@ class Decision:
     ``run`` is matmill's kernel, or None where torch answers. ``calls`` counts the products, and ``missed`` those that
     the kernel did not take, such as operands off 16 bytes. ``problem``, without its epilogue, and ``arch`` are None
     where no kernel of matmill came into question. ``method`` is how the kernel multiplies float32 elements in pieces,
-    or None. ``auxiliary`` decisions answer no product: others rest on them.
+    or None. ``auxiliary`` decisions answer no product: others rest on them. ``arrival`` is that of matmill's kernel
+    where it is being compiled: torch answers until then, and another decision follows.
     """
 
     key: str
@@ -160,6 +178,7 @@ class Decision:
     calls: int = 0
     missed: int = 0
     auxiliary: bool = False
+    arrival: Arrival | None = None
 
     @property
     def row(self) -> Row:
@@ -220,6 +239,8 @@ class Decider:
         self.decisions: dict[tuple[object, ...], Decision] = {}
         #: True once Inductor has compiled a program, or loaded one, with these decisions.
         self.compiles = False
+        #: Products whose kernels are being compiled.
+        self.awaited: set[tuple[object, ...]] = set()
         self._tables: dict[str, Decisions] = {}
         self._timing = threading.Lock()
 
@@ -247,25 +268,46 @@ class Decider:
             decision.missed += 1
         return result
 
-    def decide(self, product: Product) -> Decision | None:
+    def decide(self, product: Product, *, wait: bool = False) -> Decision | None:
         """Return the decision on a product, made now if need be, or None for torch without a decision.
 
         There is none while another thread is timing, and while a graph is captured, in which nothing may be loaded.
+        A kernel that is not compiled is timed later, when it is, unless the call is to ``wait``.
         """
         key = product.layout
         decision = self.decisions.get(key)
-        if decision is not None:
+        if decision is not None and (decision.arrival is None or not wait):
             return decision
         if self.device.capturing() or not self._timing.acquire(blocking=False):
             return None
         try:
-            if key not in self.decisions:  # another thread may have decided it since
+            decision = self.decisions.get(key)
+            if decision is None or decision.arrival is not None:  # another thread may have decided it since
                 with torch.no_grad():
-                    self.decisions[key] = self._decide(product)
-                    self.decisions[key].auxiliary = product.way is not None and product.activation is None
-            return self.decisions[key]
+                    decision = self.decisions[key] = self._decide(product, wait=wait)
+                    decision.auxiliary = product.way is not None and product.activation is None
         finally:
             self._timing.release()
+        if decision.arrival is not None:
+            self.awaited.add(key)
+            decision.arrival.then(partial(self._arrived, key, decision))
+        return decision
+
+    def request(self, product: Product) -> Arrival | None:
+        """Return the arrival of matmill's kernel, which begins to be compiled; None if it is not to wait for.
+
+        With a table it is not: every run has the same bits. Raises the errors of :func:`matmill.matmul`.
+        """
+        if self.options.table is not None:
+            return None
+        with torch.no_grad():
+            return self.device.request(*product.operands, self.precision(product.a), **product.others)
+
+    def _arrived(self, key: tuple[object, ...], decision: Decision) -> None:
+        """Forget a decision that was made without matmill's kernel."""
+        self.awaited.discard(key)
+        if self.decisions.get(key) is decision:
+            self.decisions.pop(key, None)
 
     def ours(self, product: Product, precision: str | None) -> Decision:
         """Return the decision on a product that is matmill's whatever the times, torch's if its kernel fails."""
@@ -306,26 +348,29 @@ class Decider:
             self._tables[name] = Decisions(default_path(name, versions))
         return self._tables[name]
 
-    def _decide(self, product: Product) -> Decision:
+    def _decide(self, product: Product, *, wait: bool) -> Decision:
         name = product.named(self.precision(product.a))
         reason = why_torch(product)
         if reason is not None:
             return Decision(name, None, None, None, reason)
         try:
-            decision = self._between(name, product)
+            decision = self._between(name, product, wait=wait)
             decision.arch = self.device.arch(product.a)
         except Exception as error:  # noqa: BLE001 — a decision that fails is torch's
             decision = Decision(name, None, None, None, "")
             _give_up(decision, error)
         return decision
 
-    def _between(self, name: str, product: Product) -> Decision:
+    def _between(self, name: str, product: Product, *, wait: bool) -> Decision:
         """Decide between two kernels that both take the product."""
         table = self.table(product.a)
         row = table.get(name)
         if row is not None and row.get("winner") == "torch":
             return _by_row(name, row, None)
         precision = self.precision(product.a)
+        arrival = None if wait else self.request(product)
+        if arrival is not None:
+            return Decision(name, None, None, None, "matmill's kernel is being compiled", arrival=arrival)
         kernel = self._prepare(product, precision)
         if row is not None:
             return _by_row(name, row, kernel)
@@ -348,8 +393,7 @@ class Decider:
         return _by_row(name, table.put(name, measured), kernel)
 
     def _prepare(self, product: Product, precision: str | None) -> Prepared:
-        others = {name: x for name in ("activation", "out") if (x := getattr(product, name)) is not None}
-        return self.device.prepare(product.left, product.right, product.addend, precision, **others)
+        return self.device.prepare(*product.operands, precision, **product.others)
 
 
 def by_torch(a: Any, b: Any, _addend: Any) -> Any:

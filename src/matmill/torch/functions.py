@@ -24,7 +24,7 @@ from matmill.torch.autocast import autocast, cast
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.host import sums_type
 from matmill.torch.schemas import OUT
-from matmill.torch.sites import Function, Site, own
+from matmill.torch.sites import Function, Site, own, remember
 from matmill.torch.states import PLAIN, differentiated, observed, tf32
 
 _grad_enabled = torch.is_grad_enabled
@@ -280,7 +280,7 @@ def _direct(input: Any, weight: Any, bias: Any, pieces: str | None) -> Any:  # n
         if site is not None:
             if len(_LAYERS) >= _MOST_LAYERS:
                 _LAYERS.clear()
-            _LAYERS[key] = site
+            remember(_LAYERS, key, site)
     if site is None or not site.fits(input, weight, bias):
         return matmul(input, weight.mT, bias=bias, precision=pieces)
     return site.answer(input, weight, bias)

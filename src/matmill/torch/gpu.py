@@ -14,6 +14,8 @@ from matmill.analysis.floor import split_method
 from matmill.arch import Arch
 from matmill.dispatch.fast_path import Launcher
 from matmill.dispatch.fast_path import torch as fast_torch
+from matmill.dispatch.plan_cache import awaited, completed
+from matmill.jit.background import Arrival
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 from matmill.tuning import tune
@@ -93,7 +95,7 @@ class CudaGPU:
         Raises the errors of :func:`matmill.matmul`.
         """
         options = _options(addend, precision) | {"activation": activation, "out": out}
-        call = ops.prepare_matmul(a, b, **options)
+        call = completed(*ops.matmul_call(a, b, **options))
         if not fast_torch.classes:
             fast_torch.enable()
         ready = call.plan.ready
@@ -105,6 +107,17 @@ class CudaGPU:
             ready[0].problem if len(ready) == 1 and isinstance(ready[0].problem, Gemm) else None,
             next(filter(None, methods), None),
         )
+
+    @staticmethod
+    def request(
+        a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+    ) -> Arrival | None:
+        """Compile what the kernel of :meth:`prepare` lacks in the background; return its arrival, None if it is there.
+
+        Raises the errors of :func:`matmill.matmul`.
+        """
+        options = _options(addend, precision) | {"activation": activation, "out": out}
+        return awaited(*ops.matmul_call(a, b, **options))
 
     @staticmethod
     def tune(a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:

@@ -156,7 +156,7 @@ class Compiling:
             *operands, out = (_memory(*x) for x in fixed if x is not None)
             product = _product(operands, out)
             precision = self.decider.precision(product.a)
-            decision = self.decider.decide(product)
+            decision = self.decider.decide(product, wait=True)
         if not _pays(decision):
             return theirs
         choice = kernels()[name].bind(nodes, layout, **({} if precision is None else {"precision": precision}))
@@ -182,7 +182,7 @@ class Compiling:
             product = _product(operands, rows)
             by_padding = _with_padding(a, b, product.addend, copies)
             way = "beside padding, copying {:.2g} and {:.2g}".format(*copies) if any(copies) else "beside padding"
-            decision = self.decider.decide(product._replace(by_torch=by_padding, way=way))
+            decision = self.decider.decide(product._replace(by_torch=by_padding, way=way), wait=True)
         return _pays(decision)
 
     def _beats_two_kernels(
@@ -207,7 +207,7 @@ class Compiling:
                 product = product._replace(activation=activation, way="beside the product alone")
             else:
                 product = product._replace(activation=activation, by_torch=by_two_kernels)
-        decision = self.decider.decide(product)
+        decision = self.decider.decide(product, wait=True)
         if not _pays(decision):
             return None
         options = {"activation": activation, "precision": self.decider.precision(product.a)}

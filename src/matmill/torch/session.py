@@ -31,7 +31,7 @@ from matmill.torch.autocast import cast
 from matmill.torch.compiling import Compiler
 from matmill.torch.decide import Decider, Decision, Device, Options
 from matmill.torch.gpu import CudaGPU
-from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Site, meet
+from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Site, meet, remember
 from matmill.torch.states import PLAIN, observed
 from matmill.torch.steps import ARMS, StepTrial
 
@@ -103,7 +103,7 @@ class Session:
         """Count a step of an optimizer, which ends a program's step; tell whether the session went to rest or woke."""
         self.steps += 1
         known = len(self.decider.decisions)
-        self._settled = self._settled + 1 if known == self._known else 0
+        self._settled = self._settled + 1 if known == self._known and not self.decider.awaited else 0
         self._known = known
         if self.resting:
             self.resting = self.steps % _LOOK != 0
@@ -157,7 +157,7 @@ class Session:
             sites = self.sites[function.name]
             if len(sites) >= _MOST_SITES:
                 sites.clear()
-            sites[key] = site
+            remember(sites, key, site)
         return site
 
     def answer(self, function: Function, key: tuple[object, ...], site: Site | None, operands: Operands) -> Any:
@@ -431,8 +431,9 @@ def enable(
 
     Each product of float32, float64, float16 or bfloat16 is timed once, at its first meeting, on its own operands,
     beside torch's kernel. The faster one answers from then on, torch if the difference is under 3%. What was decided
-    is kept on disk for the GPU and the versions of its driver, of torch and of matmill. With ``benchmark=False``, and
-    under ``torch.use_deterministic_algorithms``, nothing is timed: the cost models decide.
+    is kept on disk for the GPU and the versions of its driver, of torch and of matmill. While matmill's kernel is being
+    compiled, torch answers. With ``benchmark=False``, and under ``torch.use_deterministic_algorithms``, nothing is
+    timed: the cost models decide.
 
     From 2 ``candidates`` on, that many of matmill's own configurations are timed too, as :func:`matmill.tune` does: the
     first step then takes longer. Kernels that need more bytes of workspace than ``workspace_limit`` are not tried: by
@@ -486,5 +487,6 @@ def save_decisions(path: str | Path) -> None:
     rows = Decisions(None)
     session = latest()
     for decision, *_calls in () if session is None else session.decisions():
-        rows.put(decision.key, decision.row)
+        if decision.arrival is None:
+            rows.put(decision.key, decision.row)
     rows.save(Path(path))

@@ -170,12 +170,28 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
 def own(decider: Decider, function: Function, operands: Operands) -> Site | None:
     """Return the site of a product that matmill answers whatever the times; those of its gradients are decided.
 
-    Returns None where these cannot be decided now. Raises the errors of :func:`matmill.matmul`.
+    Returns None where these cannot be decided now, and while its kernel is being compiled. Raises the errors of
+    :func:`matmill.matmul`.
     """
     a, b, addend = operands
     product = Product(a, b, addend, (False, function.transposed), function.by_torch)
+    if decider.request(product) is not None:
+        return None
     forward = decider.by_kernel(product, decider.precision(a), "matmill's own function")
     return _with_gradients(decider, function, operands, forward, product.compute)
+
+
+def remember(sites: dict[tuple[object, ...], Site], key: tuple[object, ...], site: Site) -> None:
+    """Keep a site for later calls, or if a kernel of its products is being compiled, until that has arrived."""
+    sites[key] = site
+
+    def forget() -> None:
+        if sites.get(key) is site:
+            sites.pop(key, None)
+
+    for decision in filter(None, site.decisions):
+        if decision.arrival is not None:
+            decision.arrival.then(forget)
 
 
 def _with_gradients(

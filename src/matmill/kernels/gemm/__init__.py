@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.dtypes import F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.gemm.cost import explain
 from matmill.kernels.gemm.tiles import TILES, threads, why_not, with_vector_widths
@@ -27,6 +28,8 @@ _FEW_TILES, _MOST_EVEN, _WORTH = 2, 8, 0.95
 #: With a long k, tiles of 128 x 128 need more rows or columns than this to be well filled. Smaller tiles, which copy
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
+#: Tiles with 64 rows, of those that compile in the least time, for products whose own tile is not compiled.
+_GENERAL = {F32: TILES[4][3], F64: TILES[8][1]}
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -77,6 +80,15 @@ def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 
 
+def general(problem: Gemm, _arch: Arch) -> Config | None:
+    """Return a tile of middling size whose copies are element by element: it takes all layouts of an element type."""
+    dtype = problem.dtype
+    if dtype not in _GENERAL:
+        return None
+    unaligned = Gemm(1, 1, 1, dtype, a_align=dtype.itemsize, b_align=dtype.itemsize, d_align=dtype.itemsize)
+    return with_vector_widths(_GENERAL[dtype], unaligned).launched(SPLIT_K=1)
+
+
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
         grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
@@ -108,4 +120,4 @@ GEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(GEMM, space_where_wide, explain)
+PRODUCTION: Production[Gemm] = Production(GEMM, space_where_wide, explain, general)

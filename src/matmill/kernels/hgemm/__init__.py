@@ -26,6 +26,7 @@ from matmill.kernels.hgemm.tiles import (
     with_epilogue,
     with_vector_widths,
 )
+from matmill.kernels.hgemm.tiles import shapes as tile_shapes
 from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.tensor_cores import splits_float32
@@ -37,6 +38,8 @@ from matmill.problem import Gemm
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
+#: Rows and columns of the tile for products whose own tile is not compiled.
+_GENERAL = 64
 #: ``a_first`` and ``b_first`` are the offsets of A and B from their pointers, in elements: repacked copies are in the
 #: workspace.
 _PARAMETERS = Parameters(
@@ -65,6 +68,15 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         *direct,
         *(_launched(config, problem, slices, repack) for config in others for slices in _slices(problem, config, arch)),
     )
+
+
+def general(problem: Gemm, arch: Arch) -> Config | None:
+    """Return a tile of 16-bit elements whose copies are element by element: it takes all layouts of them."""
+    if problem.dtype not in (F16, BF16):
+        return None
+    square = next(config for config in tile_shapes(arch) if config["BM"] == config["BN"] == _GENERAL)
+    unaligned = Gemm(1, 1, 1, problem.dtype, a_align=2, b_align=2, d_align=2)
+    return with_vector_widths(square, unaligned).launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0)
 
 
 def _launched(config: Config, problem: Gemm, slices: int, repack: Collection[str] = ()) -> Config:
@@ -134,4 +146,4 @@ HGEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(HGEMM, space, explain)
+PRODUCTION: Production[Gemm] = Production(HGEMM, space, explain, general)

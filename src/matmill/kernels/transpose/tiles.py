@@ -5,6 +5,7 @@ The production kernel and the last rungs of the transpose-add ladder take their 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from matmill.arch import Arch
@@ -30,6 +31,8 @@ _DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
 #: Vectors down a tile that has all of few rows, and bytes of its rows if it has all of few columns.
 _FLAT, _SHORT = (1, 2), (16, 32, 64)
 _CACHE_LINE = 128
+#: Rows of the tile for sums whose own tile is not compiled.
+_GENERAL = 32
 #: Boundaries in bytes on which a block's part of an unaligned row may start: vector, one or two sectors, 128 bytes.
 _STARTS = (16, 32, 64, _CACHE_LINE)
 #: The most registers for a thread's loads in flight.
@@ -59,6 +62,13 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     if narrow != wide and (small or narrow["V"] * problem.dtype.itemsize >= WORD_BYTES):
         configs += tiles(problem, arch, narrow)
     return configs
+
+
+def general(problem: Geam, arch: Arch) -> Config:
+    """Return a tile of single elements: operands of one order take the same, whatever their extents and alignments."""
+    large = replace(problem, m=_GENERAL * _GENERAL, n=_GENERAL * _GENERAL)
+    of_elements = tiles(large, arch, {**_layout(problem, 1), "FAR": 1})
+    return next(config for config in of_elements if config["BR"] == _GENERAL)
 
 
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from matmill.kernel import Kernel, Production
 from matmill.kernels.transpose.cost import explain
-from matmill.kernels.transpose.tiles import kernel, space
+from matmill.kernels.transpose.tiles import general, kernel, space
 from matmill.problem import Geam
 
 TRANSPOSE_ADD: Kernel[Geam] = kernel("transpose_add", __name__)
 
-PRODUCTION: Production[Geam] = Production(TRANSPOSE_ADD, space, explain)
+PRODUCTION: Production[Geam] = Production(TRANSPOSE_ADD, space, explain, general=general)
