@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import ctypes
 import pstats
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import count
-from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import matmill
+from lab import stand_in
 from lab.calls import host_seconds
-from matmill import arch
-from matmill.dtypes import ELEMENTWISE
-from matmill.runtime import gpu, stream_scratch
+from matmill.runtime import gpu
 
-_ADDRESSES = count(1 << 40, 1 << 28)
 #: Of short k there is one block; the last block reduces longer ones, and a second launch many outputs of them.
 _SHAPES = {
     "inner, one block": (3, 3, 500),
@@ -37,101 +30,8 @@ _SHAPES = {
 }
 
 
-class StandInTensor:
-    """As much of a CUDA tensor as a product looks at, at about the speed of torch's own attributes."""
-
-    __module__ = "torch"
-    layout = "strided"
-    requires_grad = False
-    is_cuda = True
-
-    def __init__(self, shape: tuple[int, ...], dtype: str = "float32") -> None:
-        self.shape, self.dtype = shape, dtype
-        self._strides = (shape[1], 1) if len(shape) > 1 else (1,)
-        self._address = next(_ADDRESSES)
-
-    def is_contiguous(self) -> bool:
-        """Tell that it always is."""
-        return True
-
-    def stride(self) -> tuple[int, ...]:
-        """Give the strides in elements."""
-        return self._strides
-
-    def data_ptr(self) -> int:
-        """Return some address."""
-        return self._address
-
-    def get_device(self) -> int:
-        """Give the first device always."""
-        return 0
-
-    def is_neg(self) -> bool:
-        """Tell that it never is lazily negated."""
-        return False
-
-    def is_inference(self) -> bool:
-        """Tell that it never was made in inference mode."""
-        return False
-
-    def new_empty(self, shape: Any, dtype: str = "float32") -> StandInTensor:
-        """Return a result; torch's takes about a microsecond."""
-        return StandInTensor(shape if isinstance(shape, tuple) else (shape,), dtype)
-
-
 def _random_tensor(shape: tuple[int, ...]) -> Any:
     return sys.modules["torch"].rand(shape, device="cuda")
-
-
-def _stand_in_torch() -> ModuleType:
-    torch: Any = ModuleType("torch")
-    for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
-        setattr(torch, name, name)
-    torch.is_grad_enabled = torch.is_inference_mode_enabled = lambda: False
-    torch.Tensor, torch.nn = StandInTensor, SimpleNamespace(Parameter=StandInTensor)
-    torch.empty_like = lambda x: x.new_empty(x.shape)
-    torch._C = SimpleNamespace(  # noqa: SLF001 — what matmill asks
-        _cuda_getCurrentRawStream=lambda _device: 0, _is_tracing=lambda: False, _increment_version=len
-    )
-    torch.autograd = SimpleNamespace(
-        forward_ad=SimpleNamespace(_current_level=-1), graph=SimpleNamespace(increment_version=id)
-    )
-    result: ModuleType = torch
-    return result
-
-
-def _stand_in_gpu() -> gpu.GPU:
-    """Return a GPU whose driver is a C function that returns its first argument's low half, which is made 0."""
-    library = ctypes.CDLL(None)
-    device = object.__new__(gpu.GPU)
-    nothing = library["abs"]
-    nothing.argtypes, nothing.restype = [ctypes.c_void_p] * 4, ctypes.c_int
-    current = library["abs"]
-    current.argtypes, current.restype = [ctypes.c_void_p], ctypes.c_int
-    facts: dict[str, Any] = {
-        "index": 0,
-        "last": None,
-        "arch": arch.get("h200"),
-        "enqueue": lambda _config, handle, parameters, extra: nothing(0, handle, parameters, extra),
-        "function": lambda _binary, _launch: 0,
-        "_driver": SimpleNamespace(cuDriverGetVersion=lambda: (SimpleNamespace(value=0), 13000)),
-        "_current": current,
-        "_cell": gpu._Cell(),  # noqa: SLF001 — the stand-in is built around the constructor
-        "_context_address": None,
-        "_prepared": {},
-        "_loading": threading.RLock(),
-        "kept": {},
-        "_keeping": threading.Lock(),
-    }
-    for name, value in facts.items():
-        setattr(device, name, value)
-    answers = library["abs"]
-    answers.argtypes, answers.restype = [ctypes.c_void_p] * 2, ctypes.c_int
-    mock.patch.object(stream_scratch, "load", return_value=library).start()
-    for name in ("is_capturing", "stream_id"):
-        mock.patch.object(stream_scratch, name, return_value=answers).start()
-    mock.patch.object(gpu.GPU, "zeros", return_value=SimpleNamespace(address=next(_ADDRESSES))).start()
-    return device
 
 
 def _profile(call: Callable[[], object]) -> None:
@@ -157,10 +57,8 @@ def main() -> None:
         wait, rand = torch.cuda.synchronize, _random_tensor
         print(f"real: {torch.cuda.get_device_name()}, torch {torch.__version__}")
     else:
-        sys.modules["torch"] = _stand_in_torch()
-        device = _stand_in_gpu()
-        mock.patch.object(gpu.GPU, "get", return_value=device).start()
-        wait, rand = lambda: None, StandInTensor
+        stand_in.install()
+        wait, rand = lambda: None, stand_in.Tensor
         print(f"stand-ins for torch and the driver ({reason}): matmill's own part alone")
     for name, ways in _calls(rand, torch_too=reason is None).items():
         for way, seconds in host_seconds(ways, wait).items():
