@@ -76,7 +76,7 @@ _TEXT = """\
   as those of 17 x 17 do, but what a work tile needs is one contiguous run, copied and stored in vectors of 16 bytes.
 - **By runs.** Otherwise rows or columns are copied one by one, and stand an odd number of 16-byte vectors apart in
   shared memory, so that neighbouring ones start in other banks.
-- **`KEEP_B`.** Where all work tiles have the same B, each block copies it once.
+- **A B that stays.** Where all work tiles have the same B, each block copies it once.
 - **Two stages.** The copies of the next work tile are in flight while this one is computed. One stage leaves room for
   more blocks in an SM, which hide each other's copies: the cost model weighs one against the other.
 - **`QUADS`.** Four neighbouring threads take 2 x 2 neighbouring parts of D. The hardware then serves a warp's reads of

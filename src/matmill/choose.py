@@ -13,7 +13,8 @@ from typing import Any, Generic
 import numpy as np
 
 from matmill.arch import Arch, get
-from matmill.config import Config
+from matmill.config import Columns, Tiles
+from matmill.covering import covering
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
@@ -24,7 +25,10 @@ from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 #: faster waits for the host.
 _FIRST, _FURTHER = 10e-6, 5e-6
 #: Calls within this factor of the fastest count as equal: saving a third of the GPU's time is worth 6% more host time.
-_ALIKE = 1.07
+ALIKE = 1.07
+#: A long product that takes so many times its least seconds is chosen among all configurations: sizes that no drawn
+#: product had may be slow with the tiles of the others.
+_LONG, _FAR = 50e-6, 2.5
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,12 @@ class Choice(Generic[P]):
 
 
 @lru_cache(maxsize=1024)
-def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
+def choose(problem: Gemm, arch: Arch | str, *, exhaustive: bool = False) -> Choice[Gemm]:
     """Choose the best legal production kernel for a product on ``arch``, an :class:`~matmill.arch.Arch` or its name.
+
+    It is among the few of the covering set (:mod:`matmill.covering`), or with ``exhaustive`` among all, as are long
+    products that are far slower than the data sheet allows. What a measurement preferred (:func:`prefer`) counts in
+    either case.
 
     Raises :class:`~matmill.errors.IllegalConfigError`, with every reason, where none is legal, and
     :class:`~matmill.errors.UnknownNameError` for a name of no GPU.
@@ -56,7 +64,23 @@ def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
     True
     """
     arch = get(arch) if isinstance(arch, str) else arch
-    return _measured(PRODUCTION, problem, arch) or choose_from(PRODUCTION, problem, arch)
+    return _measured(PRODUCTION, problem, arch) or choose_by_models(problem, arch, exhaustive=exhaustive)
+
+
+def choose_by_models(problem: Gemm, arch: Arch, *, exhaustive: bool = False) -> Choice[Gemm]:
+    """Choose as :func:`choose` does, whatever a measurement preferred."""
+    tiles = None if exhaustive else covering(problem, arch)
+    choice = choose_from(PRODUCTION, problem, arch, tiles)
+    if tiles is not None and choice.predicted_seconds > max(_LONG, _FAR * _least_seconds(problem, arch)):
+        return choose_from(PRODUCTION, problem, arch)
+    return choice
+
+
+def _least_seconds(problem: Gemm, arch: Arch) -> float:
+    """Return the time of the least bytes, or of all operations, at the data sheet's rates: whichever is longer."""
+    name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    flops = arch.matrix_flops.get(name, arch.peak(problem.dtype.accumulator.name))
+    return max(problem.least_bytes / arch.dram_bytes_per_s, problem.flops / flops)
 
 
 @lru_cache(maxsize=1024)
@@ -191,7 +215,8 @@ def choose_usable(
     """
     choices: list[Choice[Any]] = []
     with suppress(IllegalConfigError):
-        choices.append(choose_from(_entries(problem), problem, arch, usable=usable))
+        tiles = None if isinstance(problem, Geam) else covering(problem, arch)
+        choices.append(choose_from(_entries(problem), problem, arch, tiles, usable=usable))
     if not choices or choices[0].predicted_seconds > enough:
         general = choose_general(problem, arch)
         if general is not None and usable(general.kernel, problem):
@@ -217,29 +242,22 @@ def choose_from(
     candidates: Sequence[Production[P]],
     problem: P,
     arch: Arch,
+    tiles: Mapping[str, Tiles] | None = None,
     *,
     usable: Callable[[Kernel[P], P], bool] | None = None,
 ) -> Choice[P]:
     """Choose among ``candidates``, as :func:`choose` does: the legal configuration with the least time per call.
 
     For calls in a row this is the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about
-    equal calls, such as those limited by the host, the configuration with the least GPU time wins. With ``usable``,
-    only kernels for which it is true count.
+    equal calls, such as those limited by the host, the configuration with the least GPU time wins.
+
+    ``tiles`` are those to choose among, by kernel; kernels that it lacks are left out. Where none of them is legal, or
+    for None, all are considered. With ``usable`` only kernels for which it is true count, of ``tiles`` alone.
     """
-    fastest: list[tuple[float, float, int, Kernel[P]]] = []  # seconds, those of a call, and the order among equals
-    most = inf
-    predicted = sorted(_predicted(candidates, problem, arch, usable), key=itemgetter(0, 1))
-    for seconds, index, candidate, config in predicted:
-        if seconds > most:
-            break
-        kernel = candidate.kernel.with_config(config)
-        if kernel.why_not(problem, arch) is None:
-            call = call_seconds(kernel, problem, seconds)
-            fastest.append((seconds, call, index, kernel))
-            most = min(most, _ALIKE * call)
-            if call <= max(seconds, _FIRST):  # no other takes the GPU or the host less
-                break
-    alike = [one for one in fastest if one[1] <= most]
+    alike = _fastest(candidates, problem, arch, tiles, usable)
+    if not alike and tiles is not None and usable is None:
+        tiles = None
+        alike = _fastest(candidates, problem, arch, tiles)
     if not alike:
         ruled_out = ["no other is usable"] if usable else _judged(candidates, problem, arch)[0]
         raise IllegalConfigError(
@@ -256,10 +274,75 @@ def choose_from(
         reasons, legal = _judged(candidates, problem, arch)
         less = min(legal)  # seconds of the configurations that take the host longer
         each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
-        words = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
+        number = f"{len(legal)} legal configurations"
+        if tiles is not None:
+            whole = choose_from(candidates, problem, arch).predicted_seconds
+            each = f", {_us(call)} a call" if call > least else ""
+            count = len(list(legal_among(candidates, problem, arch, tiles)))
+            number = f"{count} legal configurations of the covering set"
+            other = f"; the choice among all {len(legal)} takes {_us(whole)}" if whole < least else ", and of all"
+        words = f"{_us(least)} predicted{each}, the least of {number}{other}"
         return (*reasons, f"{best.entry} ({best.config}): {words}")
 
     return Choice(best, least, explain)
+
+
+#: Seconds, those of a call, the order among equals, and a kernel.
+_Ranked = tuple[float, float, int, Kernel[P]]
+
+
+def _fastest(
+    candidates: Sequence[Production[P]],
+    problem: P,
+    arch: Arch,
+    tiles: Mapping[str, Tiles] | None,
+    usable: Callable[[Kernel[P], P], bool] | None = None,
+) -> list[_Ranked[P]]:
+    """Return legal configurations with about the least time per call; few others are asked whether they are legal."""
+    fastest: list[_Ranked[P]] = []
+    most, start, spaces, predictions = inf, 0, [], []
+    for candidate in candidates:
+        columns = considered(candidate, problem, arch, tiles)
+        if len(columns):
+            with np.errstate(all="ignore"):  # models know legal configurations
+                predictions += candidate.predict(problem, columns, arch)
+            spaces.append((start, candidate.kernel, columns))
+            start += len(columns)
+    order = sorted(range(start), key=lambda index: (inf if isnan(predictions[index]) else predictions[index], index))
+    for index in order:
+        seconds = predictions[index]
+        if seconds > most:
+            break
+        first, own, columns = next(space for space in reversed(spaces) if space[0] <= index)
+        kernel = own.with_config(columns.config(index - first))
+        if (usable is None or usable(kernel, problem)) and kernel.why_not(problem, arch) is None:
+            call = call_seconds(kernel, problem, seconds)
+            fastest.append((seconds, call, index, kernel))
+            most = min(most, ALIKE * call)
+            if call <= max(seconds, _FIRST):  # no other takes the GPU or the host less
+                break
+    return [one for one in fastest if one[1] <= most]
+
+
+def considered(candidate: Production[P], problem: P, arch: Arch, tiles: Mapping[str, Tiles] | None = None) -> Columns:
+    """Return the configurations of one kernel that are considered: none where a single one stands for a reason."""
+    own = None if tiles is None else tiles.get(candidate.kernel.entry)
+    if own is not None and not own:
+        return Columns(())
+    columns = candidate.columns(problem, arch, own)
+    alone = len(columns) == 1 and candidate.kernel.with_config(columns.config(0)).why_not(problem, arch) is not None
+    return Columns(()) if alone else columns
+
+
+def legal_among(
+    candidates: Sequence[Production[P]], problem: P, arch: Arch, tiles: Mapping[str, Tiles] | None
+) -> Iterator[Kernel[P]]:
+    """Yield the kernels with each legal configuration among ``tiles``."""
+    for candidate in candidates:
+        for config in considered(candidate, problem, arch, tiles).configs:
+            kernel = candidate.kernel.with_config(config)
+            if kernel.why_not(problem, arch) is None:
+                yield kernel
 
 
 def _judged(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> tuple[list[str], list[float]]:
@@ -277,24 +360,6 @@ def _judged(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> tupl
                 reasons.append(f"{kernel.entry} ({config}): {reason}")
         seconds += candidate.predict(problem, legal, arch)
     return reasons, seconds
-
-
-def _predicted(
-    candidates: Sequence[Production[P]], problem: P, arch: Arch, usable: Callable[[Kernel[P], P], bool] | None
-) -> Iterator[tuple[float, int, Production[P], Config]]:
-    """Yield the predicted seconds of each configuration that is usable, legal or not, with its index."""
-    index = 0
-    for candidate in candidates:
-        configs = candidate.space(problem, arch)
-        if usable is not None:
-            configs = tuple(one for one in configs if usable(candidate.kernel.with_config(one), problem))
-        if len(configs) == 1 and candidate.kernel.with_config(configs[0]).why_not(problem, arch) is not None:
-            configs = ()  # it stands for a reason
-        with np.errstate(all="ignore"):  # models know legal configurations
-            predicted = candidate.predict(problem, configs, arch)
-        for config, seconds in zip(configs, predicted, strict=True):
-            yield (inf if isnan(seconds) else seconds), index, candidate, config
-            index += 1
 
 
 def _us(seconds: float) -> str:

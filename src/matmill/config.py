@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Q = TypeVar("Q")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class Config:
     def of(cls, **constants: int) -> Config:
         """Return a config from keyword arguments."""
         return cls(tuple(sorted(constants.items())))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # of dozens of pairs, and asked again by every cache
+        return hash((self.constants, self.launch))
 
     def __getitem__(self, name: str) -> int:
         return self._values[name]
@@ -86,15 +96,58 @@ class Columns:
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        self.configs = tuple(configs)
-        self._rows = [config._values for config in self.configs]  # noqa: SLF001 — a class of this file
+        self._configs = tuple(configs)
         self._columns: dict[str, Any] = {}
         self._groups: dict[tuple[str, ...], tuple[list[Config], Any]] = {}
+        self._kept: dict[Any, tuple[Any, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """All configurations."""
+        return self._configs
+
+    def config(self, index: int) -> Config:
+        """Return one configuration."""
+        return self._configs[index]
+
+    def take(self, rows: Any, **launch: Any) -> Columns:
+        """Return the configurations ``rows``, with constants of the launch added: an array for each of these.
+
+        >>> tiles = Columns([Config.of(BM=128), Config.of(BM=64)])
+        >>> tiles.take([1, 1, 0], SPLIT_K=[1, 4, 1]).configs[1]["SPLIT_K"]
+        4
+        """
+        return _Taken(self, np.asarray(rows, np.intp), launch, {})
+
+    def launched(self, **launch: Any) -> Columns:
+        """Return the same configurations with more constants of the launch, an array for each."""
+        return _Taken(self, None, launch, self._kept)
+
+    def kept(self, function: Callable[[Q, Columns], R], problem: Q) -> R:
+        """Return a function's result for a problem and these columns, kept for those :meth:`launched` from them too."""
+        known = self._kept.get(function)
+        if known is None or known[0] is not problem:
+            known = self._kept[function] = problem, function(problem, self)
+        result: R = known[1]
+        return result
+
+    def having(self, names: tuple[str, ...], tiles: Tiles | None) -> Columns:
+        """Return the configurations whose constants ``names`` are among ``tiles``; all of them for None.
+
+        >>> Columns([Config.of(BM=128), Config.of(BM=64)]).having(("BM",), frozenset([(64,)])).configs[0]["BM"]
+        64
+        """
+        if tiles is None:
+            return self
+        return Columns([one for one in self.configs if tuple([one.get(name) for name in names]) in tiles])
 
     def __getitem__(self, name: str) -> Any:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = np.array([one[name] for one in self._rows], np.float64)
+            column = self._columns[name] = np.array([one[name] for one in self._configs], np.float64)
         return column
 
     def groups(self, names: tuple[str, ...]) -> tuple[list[Config], Any]:
@@ -106,20 +159,72 @@ class Columns:
         """
         known = self._groups.get(names)
         if known is None:
-            first: dict[tuple[int, ...], int] = {}
-            keys = (tuple([one.get(name, 0) for name in names]) for one in self._rows)
+            first: dict[tuple[float, ...], int] = {}
+            keys = zip(*(self.get(name).tolist() for name in names), strict=True)
             which = [first.setdefault(key, len(first)) for key in keys]
-            examples = [self.configs[which.index(number)] for number in range(len(first))]
+            examples = [self.config(which.index(number)) for number in range(len(first))]
             known = self._groups[names] = examples, np.array(which)
         return known
 
     def __contains__(self, name: str) -> bool:
-        return name in self.configs[0]
+        return name in self._configs[0]
 
     def get(self, name: str, default: int = 0) -> Any:
         """Return the constant ``name``, or ``default`` for a kernel without it."""
-        return self[name] if name in self.configs[0] else np.full(len(self.configs), float(default))
+        return self[name] if name in self else np.full(len(self), float(default))
 
 
+class _Taken(Columns):
+    """Some configurations of others, or all where ``rows`` is None, with constants of the launch added.
+
+    A configuration is made when it is asked for: few of those that are predicted are.
+    """
+
+    def __init__(self, base: Columns, rows: Any, launch: dict[str, Any], kept: dict[Any, tuple[Any, Any]]) -> None:
+        super().__init__(())
+        self._base, self._rows, self._kept = base, rows, kept
+        self._launch = {name: np.asarray(values, np.float64) for name, values in launch.items()}
+        self._columns = dict(self._launch)
+
+    def __len__(self) -> int:
+        return len(self._base) if self._rows is None else len(self._rows)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        if len(self._configs) < len(self):
+            self._configs = tuple(self.config(index) for index in range(len(self)))
+        return self._configs
+
+    def config(self, index: int) -> Config:
+        config = self._base.config(index if self._rows is None else int(self._rows[index]))
+        return config.launched(**{name: int(values[index]) for name, values in self._launch.items()})
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._columns.get(name)
+        if column is None:
+            column = self._base[name]
+            column = self._columns[name] = column if self._rows is None else column[self._rows]
+        return column
+
+    def groups(self, names: tuple[str, ...]) -> tuple[list[Config], Any]:
+        known = self._groups.get(names)
+        if known is not None or not self._launch.keys().isdisjoint(names):
+            return known or super().groups(names)
+        examples, which = self._base.groups(names)
+        if self._rows is not None:
+            which = which[self._rows]
+            used = sorted(set(which.tolist()))
+            if len(used) < len(examples):  # others may not suit the problem
+                which = np.searchsorted(used, which)
+            examples = [examples[number] for number in used]
+        self._groups[names] = examples, which
+        return examples, which
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._launch or name in self._base
+
+
+#: Tiles: the values of the constants that the host is free to choose, in the order of ``Production.tile``.
+Tiles = frozenset[tuple[int, ...]]
 #: The argument of a cost model: one configuration or many.
 Configs = Config | Columns

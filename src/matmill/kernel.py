@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from matmill.arch import Arch
-from matmill.config import Columns, Config, Configs
+from matmill.config import Columns, Config, Configs, Tiles
 from matmill.errors import ArgumentError
 from matmill.launch import HOPPER, Argument, Dim3, Launch, Pointer, why_not_shape
 from matmill.parameters import Parameters
@@ -19,6 +19,8 @@ from matmill.problem import Gemm
 P = TypeVar("P")
 #: The portable cluster size in blocks (CUDA programming guide, "Thread Block Clusters").
 _MOST_IN_CLUSTER = 8
+#: Configurations that are predicted one by one: arrays of so few take longer.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -173,12 +175,16 @@ class Kernel(Generic[P]):
 
     def count_launches(self, problem: P) -> int:
         """Return the number of launches with a counter."""
-        return len(self.programs(problem))
+        after = () if self.counts(problem) else self.after
+        return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
 
     def programs(self, problem: P) -> tuple[Program, ...]:
         """Return the programs of all launches with a counter, in their order."""
-        after = () if self.counts(problem) else self.after
-        return (*self._needed(self.before, problem), self, *self._needed(after, problem))
+        before, after = (
+            tuple(one.of_problem(problem, self.config) for one in self._needed(aux, problem))
+            for aux in (self.before, () if self.counts(problem) else self.after)
+        )
+        return (*before, self, *after)
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
         """Return the launch that computes ``problem`` on ``operands``.
@@ -224,17 +230,14 @@ class Kernel(Generic[P]):
         def around(aux: tuple[AuxLaunch[P], ...]) -> list[tuple[Program, Launch]]:
             return [
                 (one, _launch(one, one.geometry(problem, config), one.arguments(problem, config, operands), one.pdl))
-                for one in self._needed(aux, problem)
+                for one in (needed.of_problem(problem, config) for needed in self._needed(aux, problem))
             ]
 
         return (*around(self.before), own, *around(() if operands.counter else self.after))
 
     def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
         """Return the launches among ``aux`` that ``problem`` needs."""
-        config = self.config
-        return tuple(
-            one.of_problem(problem, config) for one in aux if one.needed is None or one.needed(problem, config)
-        )
+        return tuple(one for one in aux if one.needed is None or one.needed(problem, self.config))
 
     def with_config(self, config: Config) -> Kernel[P]:
         """Return the same kernel with other constants."""
@@ -266,6 +269,8 @@ class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
     ``explain`` returns the model's prediction for a problem on an arch, with one configuration or with each of many.
+    ``tile`` names the constants that the host is free to choose; all others follow from the problem. ``among`` returns
+    those configurations of ``space`` whose tile is in a set.
     ``general`` returns a configuration that takes the problem and, with the same constants, many others of its element
     type, or None: it answers, if not fast, while a better kernel is being compiled.
     """
@@ -273,14 +278,37 @@ class Production(Generic[P]):
     kernel: Kernel[P]
     space: Callable[[P, Arch], tuple[Config, ...]]
     explain: Callable[[P, Configs, Arch], Prediction]
+    tile: tuple[str, ...] = ()
+    among: Callable[[P, Arch, Tiles | None], Columns] | None = None
     general: Callable[[P, Arch], Config | None] | None = None
 
-    def predict(self, problem: P, configs: Sequence[Config], arch: Arch) -> list[float]:
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel[P],
+        among: Callable[[P, Arch, Tiles | None], Columns],
+        explain: Callable[[P, Configs, Arch], Prediction],
+        tile: tuple[str, ...],
+        general: Callable[[P, Arch], Config | None] | None = None,
+    ) -> Production[P]:
+        """Return the production kernel whose space is what ``among`` returns without a set of tiles."""
+        return cls(kernel, lambda problem, arch: among(problem, arch, None).configs, explain, tile, among, general)
+
+    def columns(self, problem: P, arch: Arch, tiles: Tiles | None = None) -> Columns:
+        """Return the configurations worth considering, or with ``tiles`` those that have one of them."""
+        if self.among is None:
+            return Columns(self.space(problem, arch))
+        return self.among(problem, arch, tiles)
+
+    def predict(self, problem: P, configs: Sequence[Config] | Columns, arch: Arch) -> list[float]:
         """Predict the seconds that ``problem`` takes on ``arch`` with each of ``configs``."""
-        if not configs:
-            return []
-        seconds = self.explain(problem, Columns(configs), arch).seconds
-        predicted: list[float] = np.broadcast_to(seconds, len(configs)).tolist()
+        columns = configs if isinstance(configs, Columns) else Columns(configs)
+        if len(columns) <= _FEW:
+            try:
+                return [self.explain(problem, config, arch).seconds for config in columns.configs]
+            except ArithmeticError:  # of an illegal one: arrays have infinities
+                pass
+        predicted: list[float] = np.broadcast_to(self.explain(problem, columns, arch).seconds, len(columns)).tolist()
         return predicted
 
     def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:

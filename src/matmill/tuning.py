@@ -17,7 +17,7 @@ from matmill.analysis.candidates import label, tile
 from matmill.arch import Arch
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
-from matmill.choose import Choice, Preference, choose_from, fit_batches
+from matmill.choose import Choice, Preference, choose_by_models, fit_batches
 from matmill.dispatch.backends import operand_addresses, uploaded
 from matmill.dispatch.gemm import MATMUL
 from matmill.dispatch.measured import keep
@@ -175,7 +175,7 @@ def tune_request(gpu: GPU, request: Request, shape: Shape, count: int = 4, works
 
 def legal_choices(problem: Gemm, arch: Arch, count: int, workspace_limit: int) -> list[Choice[Gemm]]:
     """Return the model's first choice and the next best of other kernels or tiles, at most ``count`` in all."""
-    first = choose_from(PRODUCTION, problem, arch)
+    first = choose_by_models(problem, arch)
     legal, _ = all_candidates(PRODUCTION, problem, arch)
     own = next(one for one in legal if one.kernel == first.kernel)
     seen, choices = {(own.kernel.entry, tile(own))}, [first]

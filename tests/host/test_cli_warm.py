@@ -167,7 +167,6 @@ def test_a_wrong_line_is_named_before_anything_is_compiled(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--for: got no file; wanted a file with a product a line"),
         (["--for", "no/such/file"], "--for: got 'no/such/file' ([Errno 2]"),
         (["--for", "/dev/null"], "--for: got '/dev/null' without a product"),
         (["--for", "-", "--arch", "h200,h20"], "--arch: got 'h20'"),

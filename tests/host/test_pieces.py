@@ -17,9 +17,10 @@ from matmill.kernels.pieces import METHODS, MOST_BYTES, Pieces, as_split, in_pie
 from matmill.kernels.pieces.cost import Splitting, pieces_of
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.shared.model import PRICES
-from matmill.kernels.wgmma import WGMMA, space
+from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.cost import explain
 from matmill.kernels.wgmma.maps import tensor_maps
+from matmill.kernels.wgmma.space import space
 from matmill.kernels.wgmma.tiles import Shape, configured, unaligned
 from matmill.launch import Pointer, TensorMap
 from matmill.precision import SHORTEST_K

@@ -81,7 +81,7 @@ def _short_k_in_words(config: Config, dtype: DType) -> str:
         f"{config['PRODUCTS']} products of {tile}" if config["PRODUCTS"] > 1 else tile,
         f"{workers} of {config['TM']}x{config['TN']}",
         "two stages" if config["STAGES"] == 2 else "",
-        "B kept" if config["KEEP_B"] else "",
+        "B kept" if config.get("KEEP_B") else "",
         "one run" if config["A_ONE_RUN"] or config["B_ONE_RUN"] else "",
         "quads" if config["QUADS"] else "",
     ]

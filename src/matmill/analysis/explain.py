@@ -14,7 +14,8 @@ from matmill.analysis.changes import Change, changes
 from matmill.analysis.floor import Floor, floor
 from matmill.analysis.runner_ups import RunnerUp, runner_ups
 from matmill.arch import Arch
-from matmill.choose import choose, choose_transpose_add
+from matmill.choose import Choice, choose, choose_transpose_add, legal_among
+from matmill.covering import covering
 from matmill.kernel import Kernel, Production
 from matmill.problem import Geam, Gemm
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
@@ -25,7 +26,8 @@ class Explanation:
     """The report of ``matmill why`` on one problem.
 
     ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` has the reason against
-    each of the others.
+    each of the others. ``covered`` is how many of them the choice was among, those of the covering set, or None where
+    it was among all; ``exhaustive_seconds`` is what the choice among all would take.
     """
 
     problem: Gemm | Geam
@@ -36,6 +38,8 @@ class Explanation:
     changes: tuple[Change, ...]
     legal: tuple[Candidate, ...]
     ruled_out: Mapping[str, str]
+    covered: int | None
+    exhaustive_seconds: float
 
     @property
     def share(self) -> float:
@@ -54,11 +58,17 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
     >>> result.chosen.kernel.entry, result.floor.bound, round(result.floor.seconds * 1e6)
     ('wgmma_gemm', 'compute: tensor cores', 139)
     """
+    covered = None
     if isinstance(problem, Gemm):
         entries: Sequence[Production[Any]] = PRODUCTION
-        taken: Kernel[Any] = choose(problem, arch).kernel
+        choice: Choice[Any] = choose(problem, arch)
+        whole: Choice[Any] = choose(problem, arch, exhaustive=True)
+        few = list(legal_among(PRODUCTION, problem, arch, covering(problem, arch)))
+        covered = len(few) if choice.kernel in few and covering(problem, arch) is not None else None
     else:
-        entries, taken = TRANSPOSE_ADD_KERNELS, choose_transpose_add(problem, arch).kernel
+        entries = TRANSPOSE_ADD_KERNELS
+        whole = choice = choose_transpose_add(problem, arch)
+    taken: Kernel[Any] = choice.kernel
     legal, ruled_out = candidates(entries, problem, arch)
     chosen = next(one for one in legal if one.kernel == taken)
     return Explanation(
@@ -70,4 +80,6 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
         changes(problem, arch) if isinstance(problem, Gemm) else (),
         tuple(legal),
         ruled_out,
+        covered,
+        min(whole.predicted_seconds, choice.predicted_seconds),
     )

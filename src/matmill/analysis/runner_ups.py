@@ -103,6 +103,8 @@ def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
     if more <= _EQUAL * chosen.seconds:
         if one.launches > chosen.launches:
             return (Reason(f"{one.launches} launches instead of {chosen.launches}: the host takes longer", 0.0),)
+        if more < -_EQUAL * chosen.seconds:
+            return (Reason("not in the covering set, which is compiled for all products", 0.0),)
         return (Reason("as fast by the model: the first of equals is taken", 0.0),)
     other_kernel = one.kernel.entry != chosen.kernel.entry
     names = [name for name in one.terms if name in chosen.terms or name in {"repack", "second"}]

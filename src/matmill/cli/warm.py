@@ -15,20 +15,31 @@ from typing import NamedTuple, TypeAlias
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench.progress import Progress
+from matmill.choose import Choice, legal_among
 from matmill.cli.console import progress
 from matmill.cli.options import Subparsers, add_precision, size, writable
 from matmill.cli.shapes import operand, product_stages
 from matmill.cli.tune import LAYOUTS
+from matmill.covering import covering
 from matmill.dispatch.gemm import checked_options
 from matmill.dispatch.validate import Options
 from matmill.dtypes import ALL, DType, long_name
 from matmill.errors import ArgumentError, CompileError, IllegalConfigError, ShapeError, unknown_name
 from matmill.jit.compile import compile_source, is_cached
 from matmill.jit.source import Source
-from matmill.plan import prepare
+from matmill.lowering import SubProblem
+from matmill.plan import prepare, ready
+from matmill.problem import Gemm
+from matmill.registry import PRODUCTION
 from matmill.settings import cache_dir
 
 _FORMS = "M N K, MxNxK, BxMxNxK with a batch, or the shapes of a and b, as 64x1000x17 17x400T"
+
+#: Products whose covering sets are compiled without a list: few rows to many of usual layers, and batches.
+_USUAL = (
+    *(f"{m} {n} {k}" for m in (1, 4, 16, 64, 128, 512, 2048, 8192) for n in (1024, 4096) for k in (64, 512, 4096)),
+    *(f"{batch}x{m}x{n}x{k}" for batch in (32, 1024) for m, n, k in ((64, 64, 64), (128, 128, 64), (128, 64, 128))),
+)
 
 Unit: TypeAlias = tuple[Source, str]  # with the target that it is compiled for
 
@@ -50,7 +61,9 @@ def add_parser(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compile what calls of matmul and inner would compile at their first run, and keep it in the\n"
         "folder that `matmill cache` names. Needs no GPU.",
-        epilog=f"A product a line: {_FORMS}.\nA T at the end is a transposed view, as for `matmill why`. A # begins "
+        epilog="Without --for it is the covering set: every kernel that aligned products of usual sizes may take,\n"
+        f"without an addend, a bias or an activation.\n\nA product a line: {_FORMS}.\n"
+        "A T at the end is a transposed view, as for `matmill why`. A # begins "
         "a comment.\n\n  echo '4096 4096 4096' | matmill warm --for - --arch h200 --dtype bf16,f32\n"
         "  matmill warm --for shapes.txt --arch a100,h100 --dtype bf16 --layout nn,nt",
     )
@@ -69,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     kinds, lines, folder = list(_kinds(args)), _lines(args.file), _folder()
     with progress() as report:
-        units = _units(lines, kinds, report)
+        units = _units(lines, kinds, report, every=args.file is None)
         missing = [unit for unit in units if not is_cached(*unit)]
         failures = _compile(missing, args.jobs or len(os.sched_getaffinity(0)), report)
     for failure in failures:
@@ -94,11 +107,12 @@ def _kinds(args: argparse.Namespace) -> Iterator[Kind]:
 
 
 def _lines(file: str | None) -> list[tuple[str, str]]:
-    """Read the products of a file, or of standard input for ``-``, each with its line for messages."""
-    text, got = "", f"{file!r} without a product" if file else "no file"
+    """Read the products of a file, or of standard input for ``-``, each with its line for messages; else usual ones."""
+    if file is None:
+        return [("usual products", text) for text in _USUAL]
+    text, got = "", f"{file!r} without a product"
     try:
-        if file:
-            text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         got = f"{file!r} ({error})"
     words = (line.partition("#")[0].strip() for line in text.splitlines())
@@ -120,19 +134,35 @@ def _folder() -> Path:
     return folder
 
 
-def _units(lines: Sequence[tuple[str, str]], kinds: Sequence[Kind], report: Progress) -> list[Unit]:
-    """Return what all products compile, each source once for a target."""
+def _units(lines: Sequence[tuple[str, str]], kinds: Sequence[Kind], report: Progress, *, every: bool) -> list[Unit]:
+    """Return what all products compile, each source once for a target: ``every`` kernel of their covering sets, or one.
+
+    What no kernel takes is then passed over.
+    """
     units: dict[Unit, None] = {}
     for number, ((line, text), kind) in enumerate(product(lines, kinds)):
         report("choosing kernels", number, len(lines) * len(kinds))
         try:
             a, b = (operand(shape, kind.dtype, index) for index, shape in enumerate(_shapes(text, kind.layout), 1))
-            plan = prepare(product_stages(a, b, kind.options), kind.arch)
+            stages = product_stages(a, b, kind.options)
+            if every:
+                units.update(dict.fromkeys(_covering_units(stages, kind.arch)))
+                continue
+            plan = prepare(stages, kind.arch)
         except (ArgumentError, ShapeError, IllegalConfigError) as error:
             fix = f"{error.argument}: got {error.got}; wanted {error.wanted}."
             raise ArgumentError(argument=line, got=repr(text), wanted=f"a product: {_FORMS}", fix=fix) from error
         units.update(dict.fromkeys((source, ready.target) for ready in plan for source in ready.sources))
     return list(units)
+
+
+def _covering_units(stages: Sequence[SubProblem[Gemm]], arch: Arch) -> Iterator[Unit]:
+    """Yield what the covering set of a product compiles, or without a set the choice's kernel."""
+    for stage in stages:
+        tiles = covering(stage.problem, arch)
+        for kernel in legal_among(PRODUCTION, stage.problem, arch, tiles) if tiles else ():
+            member = ready(stage, Choice(kernel, 0.0), arch)
+            yield from ((source, member.target) for source in member.sources)
 
 
 def _shapes(text: str, layout: str) -> tuple[str, str]:

@@ -59,6 +59,8 @@ def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
         ],
         "rows": [_row(one, chosen) for one in explanation.legal],
         "ruled_out": dict(explanation.ruled_out),
+        "covering_set": explanation.covered,
+        "exhaustive_seconds": explanation.exhaustive_seconds,
     }
 
 
@@ -179,10 +181,23 @@ def _choice(explanation: Explanation, offsets: int) -> Iterator[str]:
         text += f"; workspace {units.quantity(chosen.workspace, 'B')}"
     yield f"{text}."
     yield f"Constants: {chosen.config}"
+    if explanation.covered is not None:
+        yield _covered(explanation)
     terms = "Main loop and epilogue are parts of compute, which overlaps with memory."
     yield f"{terms if 'main_loop' in chosen.terms else 'Terms may overlap.'} All of it is predicted, not measured."
     if offsets > 1:
         yield f"Launched {offsets} times, each at other offsets."
+
+
+def _covered(explanation: Explanation) -> str:
+    """Return the sentence about the covering set, and what the choice among all configurations would save."""
+    legal = len(explanation.legal)
+    text = f"Chosen among {explanation.covered} of {legal} legal configurations, those of the covering set"
+    saved = explanation.chosen.seconds - explanation.exhaustive_seconds
+    if saved <= 0:
+        return f"{text}; the choice among all is no faster."
+    share = units.percent(saved / explanation.chosen.seconds)
+    return f"{text}; the choice among all would save {units.seconds(saved)}, {share}."
 
 
 def _runner_ups(explanation: Explanation, width: int) -> RenderableType:
@@ -223,6 +238,8 @@ def _changes(explanation: Explanation) -> Iterator[str]:
 
 def _list(explanation: Explanation, top: int, width: int) -> Iterator[RenderableType]:
     rows = explanation.legal[:top]
+    if explanation.chosen not in rows:  # others of all configurations are better than those of the covering set
+        rows = (*rows, explanation.chosen)
     constants = [_constants(one) for one in rows]
     names = dict.fromkeys(name for one in constants for name in one)
     differing = [name for name in names if len({one.get(name) for one in constants}) > 1]
@@ -244,7 +261,8 @@ def _list(explanation: Explanation, top: int, width: int) -> Iterator[Renderable
     columns = [("constants", "left"), ("time", "right"), ("excess", "right"), ("call", "right")]
     columns = [*([("kernel", "left")] * several), *columns]
     count = len(explanation.legal)
-    title = f"The best {len(rows)} of {count} configurations" if count > len(rows) else f"All {count} configurations"
+    best = f"The best {min(top, count)} of {count} configurations"
+    title = f"All {count} configurations" if top >= count else best if len(rows) == top else f"{best}, and the choice"
     yield table(title, [*columns, ("bound", "left")], cells)
     yield _wrapped("excess: over the least. call: of many in a row, with the host's part.", width)
     alike = " ".join(f"{name}={value}" for name, value in constants[0].items() if name not in differing)

@@ -8,12 +8,11 @@ their partial sums in fixed order. That launch is also the one that applies an e
 from __future__ import annotations
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.gemm.cost import explain
-from matmill.kernels.gemm.tiles import TILES, threads, why_not, with_vector_widths
-from matmill.kernels.gemm.tiles import space as shapes
+from matmill.kernels.gemm.tiles import TILE, TILES, shapes, threads, why_not, with_vector_widths
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
@@ -37,15 +36,23 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
     There is only one if the kernel lacks the precision, so that the reason is given once.
     """
+    return _among(problem, arch, None).configs
+
+
+def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
+    """Return :func:`space`, or its configurations that have one of ``tiles``."""
+    tiled = shapes(problem, tiles)
     if why_not_precision(problem, promotes=True) is not None:
-        return tuple(config.launched(SPLIT_K=1) for config in shapes(problem, arch)[:1])
-    return tuple(
-        config.launched(SPLIT_K=slices)
-        for config in shapes(problem, arch)
-        for slices in _slices(
-            tile_count(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch
-        )
-    )
+        pairs = [(0, 1)][: len(tiled)]
+    else:
+        pairs = [
+            (row, slices)
+            for row, config in enumerate(tiled.configs)
+            for slices in _slices(
+                tile_count(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch
+            )
+        ]
+    return tiled.take([row for row, _ in pairs], SPLIT_K=[slices for _, slices in pairs])
 
 
 def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
@@ -72,12 +79,13 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
     return sorted({ceil_div(steps, ceil_div(steps, slices)) if slices > 1 else 1 for slices in counts})
 
 
-def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+def _where_wide(problem: Gemm, arch: Arch, tiles: Tiles | None = None) -> Columns:
     """Return :func:`space`, or nothing for products of few outputs and a long k.
 
     The inner kernel takes all of these but the widest.
     """
-    return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
+    narrow = is_long(problem) and max(problem.m, problem.n) <= _NARROWEST
+    return Columns(()) if narrow else _among(problem, arch, tiles)
 
 
 def general(problem: Gemm, _arch: Arch) -> Config | None:
@@ -120,4 +128,4 @@ GEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(GEMM, space_where_wide, explain, general)
+PRODUCTION: Production[Gemm] = Production.of(GEMM, _where_wide, explain, TILE, general)

@@ -5,10 +5,11 @@ The production kernel and the last rung of the SGEMM ladder take their constants
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config, Configs
+from matmill.config import Columns, Config, Configs, Tiles
 from matmill.dtypes import DType
 from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents, why_not_vector_widths
 from matmill.problem import Gemm
@@ -54,6 +55,8 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
     )
 
 
+#: The constants that tell one tile shape from another.
+TILE = ("BM", "BN", "BK")
 #: Tile shapes by element size. On an H200 the first is the fastest per SM and needs the most work to fill the GPU;
 #: later ones are slower per SM and have more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
 TILES: dict[int, tuple[Config, ...]] = {
@@ -73,10 +76,8 @@ TILES: dict[int, tuple[Config, ...]] = {
 }
 
 
-def with_vector_widths(config: Config, problem: Gemm) -> Config:
-    """Return ``config`` with the constants of each matrix's copies.
-
-    The constants are the dimension along which a copy runs, and the vector width.
+def copies(problem: Gemm) -> dict[str, int]:
+    """Return the constants of each matrix's copies: the dimension along which a copy runs, and the vector width.
 
     An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal if that dimension
     is not k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a
@@ -89,14 +90,18 @@ def with_vector_widths(config: Config, problem: Gemm) -> Config:
     b_wide = not b_along_k and problem.b_row_col[1] == 1 and problem.b_align >= VECTOR_BYTES and problem.n % vector == 0
     narrow = problem.dtype.wider is None
     d_wide = narrow and problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
-    config = config.replace(
-        A_ALONG_K=int(a_along_k),
-        A_VEC=vector if a_wide else 1,
-        B_ALONG_K=int(b_along_k),
-        B_VEC=vector if b_wide else 1,
-        D_VEC=vector if d_wide else 1,
-    )
-    return config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype))
+    return {
+        "A_ALONG_K": int(a_along_k),
+        "A_VEC": vector if a_wide else 1,
+        "B_ALONG_K": int(b_along_k),
+        "B_VEC": vector if b_wide else 1,
+        "D_VEC": vector if d_wide else 1,
+    }
+
+
+def with_vector_widths(config: Config, problem: Gemm) -> Config:
+    """Return ``config`` with the constants of each matrix's copies."""
+    return config.replace(**copies(problem), SHARED_BYTES=shared_bytes(config, problem.dtype))
 
 
 def _along_k(*, outer: int, k: int) -> bool:
@@ -105,9 +110,19 @@ def _along_k(*, outer: int, k: int) -> bool:
 
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
-    """Return every config worth considering on ``arch`` where the matrices in ``repack`` are repacked."""
-    tiles = () if problem.dtype.itemsize < 4 else TILES[problem.dtype.accumulator.itemsize]
-    return tuple(with_vector_widths(config, problem) for config in tiles)
+    """Return the tile shapes worth considering."""
+    return shapes(problem).configs
+
+
+def shapes(problem: Gemm, tiles: Tiles | None = None) -> Columns:
+    """Return the tile shapes worth considering, or those among ``tiles``."""
+    return _shapes(problem.dtype, tuple(copies(problem).items()), tiles)
+
+
+@lru_cache(maxsize=1024)
+def _shapes(dtype: DType, constants: tuple[tuple[str, int], ...], tiles: Tiles | None) -> Columns:
+    every = Columns(() if dtype.itemsize < 4 else TILES[dtype.accumulator.itemsize]).having(TILE, tiles).configs
+    return Columns([config.replace(**dict(constants), SHARED_BYTES=shared_bytes(config, dtype)) for config in every])
 
 
 def threads(config: Configs) -> Any:
@@ -119,4 +134,4 @@ def why_not(problem: Gemm, config: Config) -> str | None:
     """Return why the pipeline cannot compute ``problem`` with ``config``, or None."""
     if problem.dtype.itemsize < 4:
         return f"{problem.dtype.name} is too narrow for copies of single elements, which have at least 4 bytes"
-    return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))
+    return why_not_extents(problem) or why_not_vector_widths(config, copies(problem))

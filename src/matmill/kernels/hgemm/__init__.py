@@ -10,24 +10,22 @@ a launch before the product repacks a matrix of 16-bit elements.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import BF16, F16, F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.hgemm.cost import explain
 from matmill.kernels.hgemm.tiles import (
     LARGEST,
+    TILE,
     threads,
     unaligned,
     why_not,
     why_not_elements,
-    with_epilogue,
     with_vector_widths,
 )
+from matmill.kernels.hgemm.tiles import shaped as shapes
 from matmill.kernels.hgemm.tiles import shapes as tile_shapes
-from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.tensor_cores import splits_float32
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
@@ -54,20 +52,25 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     element type or the precision there is only one, so that the reason is given once. There is none for float32 that
     FMA should sum.
     """
+    return _among(problem, arch, None).configs
+
+
+def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
+    """Return :func:`space`, or its configurations that have one of ``tiles``."""
     if problem.dtype not in (F16, BF16, F64) and not splits_float32(problem, "tf32x3"):
-        return ()
-    configs = shapes(problem, arch)
-    if (_why_not_precision(problem) or why_not_elements(problem, configs[0], arch)) is not None:
-        return (_launched(configs[0], problem, 1),)
+        return Columns(())
     repack = unaligned(problem)
-    direct = [_launched(config, problem, slices) for config in configs for slices in _slices(problem, config, arch)]
-    if not repack:
-        return tuple(direct)
-    others = shapes(problem, arch, repack)
-    return (
-        *direct,
-        *(_launched(config, problem, slices, repack) for config in others for slices in _slices(problem, config, arch)),
-    )
+    shaped = shapes(problem, arch, ((), repack) if repack else ((),), tiles)
+    first = shaped.configs[:1]
+    if first and (_why_not_precision(problem) or why_not_elements(problem, first[0], arch)) is not None:
+        return shaped.take([0], SPLIT_K=[1])
+    each = 2 if problem.dtype is F32 else 1  # the second one has the epilogue of a split k
+    pairs = [
+        (row + (slices > 1) * (each - 1), slices)
+        for row in range(0, len(shaped), each)
+        for slices in _slices(problem, shaped.configs[row], arch)
+    ]
+    return shaped.take([row for row, _ in pairs], SPLIT_K=[slices for _, slices in pairs])
 
 
 def general(problem: Gemm, arch: Arch) -> Config | None:
@@ -77,12 +80,6 @@ def general(problem: Gemm, arch: Arch) -> Config | None:
     square = next(config for config in tile_shapes(arch) if config["BM"] == config["BN"] == _GENERAL)
     unaligned = Gemm(1, 1, 1, problem.dtype, a_align=2, b_align=2, d_align=2)
     return with_vector_widths(square, unaligned).launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0)
-
-
-def _launched(config: Config, problem: Gemm, slices: int, repack: Collection[str] = ()) -> Config:
-    if problem.dtype is F32:
-        config = with_epilogue(config, problem, slices)
-    return config.launched(SPLIT_K=slices, REPACK_A=int("A" in repack), REPACK_B=int("B" in repack))
 
 
 def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:
@@ -132,7 +129,7 @@ _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
 HGEMM: Kernel[Gemm] = Kernel(
     entry="hgemm",
     package=__name__,
-    config=_launched(with_vector_widths(LARGEST, _WHOLE), _WHOLE, 1),
+    config=with_vector_widths(LARGEST, _WHOLE).launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0),
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=_why_not,
@@ -146,4 +143,4 @@ HGEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(HGEMM, space, explain, general)
+PRODUCTION: Production[Gemm] = Production.of(HGEMM, _among, explain, TILE, general)

@@ -10,9 +10,10 @@ copies one of them, and the copies of neighbouring threads share cache lines.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import F16, F32, F64, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked
@@ -97,6 +98,8 @@ def _wide(shape: Config, **constants: int) -> Config:
     return Config.of(**{name: value for name, value in shape.constants if name != "ACC16"}, **constants)
 
 
+#: The constants that tell one tile shape from another; an element type has MMA_K, SUM_K or neither.
+TILE = ("BM", "BN", "BK", "WARPS_M", "WARPS_N", "STAGES", "MMA_K", "SUM_K")
 #: Tile shapes, largest first: later ones have less intensity and more blocks, and the last two are for few rows or few
 #: columns. 128 x 128 with eight warps is for copies through registers. 132 blocks of 128 x 256 read 20% fewer rows and
 #: columns with a raster group of 16 tiles than with 8.
@@ -205,10 +208,8 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return f"tensor cores for float64 need compute capability {' or '.join(needed)}: {arch.name} has {own}"
 
 
-def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
-    """Return ``config`` with the constants of each matrix's copies.
-
-    They are the dimension of the tile's rows, and the vector width.
+def copies(problem: Gemm, repack: Collection[str] = ()) -> dict[str, int]:
+    """Return the constants of each matrix's copies: the dimension of the tile's rows, and the vector width.
 
     A tile's row runs along the dimension in which the matrix is contiguous. A copy moves as many elements as the
     alignment of every row and the extent allow, and 8 elements of the matrices in ``repack``. Matrices that are
@@ -226,30 +227,87 @@ def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = 
     vector = VECTOR_BYTES // itemsize
     stored = vector if itemsize == ELEMENT_BYTES else 2
     d_wide = problem.d_row_col[1] == 1 and problem.d_align >= stored * itemsize and problem.n % stored == 0
-    config = config.replace(
-        A_K_INNER=int(a_k_inner),
-        A_VEC=vector if "A" in repack else _width(a_stride, a_extent, problem.a_align, itemsize),
-        B_K_INNER=int(b_k_inner),
-        B_VEC=vector if "B" in repack else _width(b_stride, b_extent, problem.b_align, itemsize),
-        D_VEC=stored if d_wide else 1,
-    )
+    return {
+        "A_K_INNER": int(a_k_inner),
+        "A_VEC": vector if "A" in repack else _width(a_stride, a_extent, problem.a_align, itemsize),
+        "B_K_INNER": int(b_k_inner),
+        "B_VEC": vector if "B" in repack else _width(b_stride, b_extent, problem.b_align, itemsize),
+        "D_VEC": stored if d_wide else 1,
+    }
+
+
+def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
+    """Return ``config`` with the constants of each matrix's copies."""
     if problem.dtype is F32:
         config = with_epilogue(config, problem)
-    if itemsize == ELEMENT_BYTES and 1 in (config["A_VEC"], config["B_VEC"]):
-        config = config.replace(BK=min(config["BK"], 32), STAGES=min(config["STAGES"], 3))
+    return _with_copies(config, copies(problem, repack), problem.dtype.itemsize)
+
+
+def _with_copies(config: Config, constants: dict[str, int], itemsize: int) -> Config:
+    config = _shortened(config, constants, itemsize).replace(**constants)
     return config.replace(SHARED_BYTES=shared_bytes(config, itemsize))
 
 
-def with_epilogue(config: Config, problem: Gemm, slices: int = 1) -> Config:
-    """Return ``config`` with the constants of the problem's epilogue, which the reduction has where k is split."""
+def _shortened(config: Config, constants: dict[str, int], itemsize: int) -> Config:
+    """Return a tile shape with shorter k-tiles where copies of single 16-bit elements go through registers."""
+    if itemsize == ELEMENT_BYTES and 1 in (constants["A_VEC"], constants["B_VEC"]):
+        return config.replace(BK=min(config["BK"], 32), STAGES=min(config["STAGES"], 3))
+    return config
+
+
+def epilogue_constants(problem: Gemm, slices: int = 1) -> dict[str, int]:
+    """Return the constants of the problem's epilogue, which the reduction has where k is split."""
     epilogue = problem.epilogue if slices == 1 else NO_EPILOGUE
-    return config.replace(**epilogue.constants, HAS_C=int(problem.has_c and slices == 1))
+    return {**epilogue.constants, "HAS_C": int(problem.has_c and slices == 1)}
+
+
+def with_epilogue(config: Config, problem: Gemm, slices: int = 1) -> Config:
+    """Return ``config`` with :func:`epilogue_constants`."""
+    return config.replace(**epilogue_constants(problem, slices))
 
 
 def space(problem: Gemm, arch: Arch, repack: Collection[str] = ()) -> tuple[Config, ...]:
     """Return every config worth considering on ``arch`` where the matrices in ``repack`` are repacked."""
     configs = (with_vector_widths(config, problem, repack) for config in shapes(arch, problem.dtype))
     return tuple(config for config in configs if problem.dtype.itemsize > ELEMENT_BYTES or _fits_registers(config))
+
+
+def shaped(problem: Gemm, arch: Arch, repacks: tuple[tuple[str, ...], ...], tiles: Tiles | None) -> Columns:
+    """Return :func:`space` for each of ``repacks``, or those of it among ``tiles``, with constants for repacking.
+
+    Of float32 each comes twice, with the epilogue of a product whose k is whole, and of one whose k is split.
+    """
+    variants = tuple((repack, tuple(copies(problem, repack).items())) for repack in repacks)
+    slices = (1, 2) if problem.dtype is F32 else (1,)
+    epilogues = tuple(tuple(epilogue_constants(problem, count).items()) for count in slices) if len(slices) > 1 else ()
+    return _shaped(arch, problem.dtype, variants, epilogues, tiles)
+
+
+_Constants = tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=1024)
+def _shaped(
+    arch: Arch,
+    dtype: DType,
+    variants: tuple[tuple[tuple[str, ...], _Constants], ...],
+    epilogues: tuple[_Constants, ...],
+    tiles: Tiles | None,
+) -> Columns:
+    rows = [
+        _with_copies(config.replace(**dict(epilogue)), dict(constants), dtype.itemsize).launched(
+            REPACK_A=int("A" in repack), REPACK_B=int("B" in repack)
+        )
+        for repack, constants in variants
+        for config in shapes(arch, dtype)
+        if tiles is None or _tile(_shortened(config, dict(constants), dtype.itemsize)) in tiles
+        for epilogue in epilogues or ((),)
+    ]
+    return Columns([config for config in rows if dtype.itemsize > ELEMENT_BYTES or _fits_registers(config)])
+
+
+def _tile(config: Config) -> tuple[int, ...]:
+    return tuple([config.get(name) for name in TILE])
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
@@ -260,7 +318,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
     """
     if problem.dtype.itemsize != ELEMENT_BYTES:
         return ()
-    copied = with_vector_widths(LARGEST, problem)
+    copied = copies(problem)
     return tuple(name for name in "AB" if problem.k and copied[f"{name}_VEC"] < _VECTOR)
 
 
@@ -294,11 +352,12 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     reason = why_not_elements(problem, config, arch)
     if reason is not None:
         return reason
-    wanted = with_vector_widths(config, problem, repacked(config))
+    wanted = copies(problem, repacked(config))
     reason = why_not_extents(problem) or why_not_vector_widths(config, wanted)
     if reason is not None:
         return reason
-    if problem.dtype is F32 and config != with_epilogue(config, problem, config.get("SPLIT_K", 1)):
+    epilogue = epilogue_constants(problem, config.get("SPLIT_K", 1)) if problem.dtype is F32 else {}
+    if any(config.get(name, -1) != value for name, value in epilogue.items()):
         return "the constants of the epilogue are another problem's"
     for name in ("A_K_INNER", "B_K_INNER"):
         vector = name.replace("K_INNER", "VEC")

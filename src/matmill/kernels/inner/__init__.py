@@ -12,7 +12,8 @@ from dataclasses import replace
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always
 from matmill.kernels.inner.cost import explain
-from matmill.kernels.inner.space import space, space_where_long, why_not
+from matmill.kernels.inner.mma import TILE
+from matmill.kernels.inner.space import among_where_long, space, why_not
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, counter, output_values, workspace
 from matmill.kernels.splitk import (
     ACCUMULATE_PARTIAL,
@@ -156,4 +157,4 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     )
 
 
-PRODUCTION: Production[Gemm] = Production(INNER, space_where_long, explain)
+PRODUCTION: Production[Gemm] = Production.of(INNER, among_where_long, explain, TILE)

@@ -11,7 +11,7 @@ from itertools import product
 from math import gcd
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Tiles
 from matmill.dtypes import F32_IN_F64
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.passes import (
@@ -77,32 +77,49 @@ _MOST_REMAINDER = 4
 _ALIGNED, _NARROW = 8, 64
 
 
-def mma_configs(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
-    """Yield the configurations worth considering, without a grid; ``layouts`` are those of E and F."""
+#: The constants that tell one configuration from others of the same m and n.
+TILE = ("MMA", "V", "U", "BS", "BK", "STAGES")
+
+
+def mma_configs(
+    problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout], among: Tiles | None = None
+) -> Iterator[Config]:
+    """Yield the configurations worth considering, without a grid; ``layouts`` are those of E and F.
+
+    With ``among`` only those with such constants (:data:`TILE`) are completed.
+    """
+    if among is not None and not any(tile[0] for tile in among):
+        return
     if why_not_tensor_cores(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, layouts):
         return
     if not all(_copies(one, problem.dtype.itemsize) for one in layouts):
         return
     tiles = list(_tiles(problem, arch, layouts))
     if problem.gram and problem.dtype.name == "float32":
-        yield from _of_tiles(problem, arch, layouts, tiles, _MOST_LOADED[1])
+        yield from _of_tiles(problem, arch, layouts, tiles, _MOST_LOADED[1], among)
         return
     for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
-        configs = list(_of_tiles(problem, arch, layouts, tiles, most))
-        if configs:  # small float64 triangles need the second limit to have enough bytes in flight
+        configs = list(_of_tiles(problem, arch, layouts, tiles, most, among))
+        others = among is not None and any(_of_tiles(problem, arch, layouts, tiles, most, None))
+        if configs or others:  # small float64 triangles need the second limit to have enough bytes in flight
             yield from configs
             return
 
 
-def _of_tiles(
-    problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout], tiles: list[Config], most_loaded: int
+def _of_tiles(  # noqa: PLR0917 — tiles in all ways
+    problem: Gemm,
+    arch: Arch,
+    layouts: tuple[Layout, Layout],
+    tiles: list[Config],
+    most_loaded: int,
+    among: Tiles | None,
 ) -> Iterator[Config]:
     for copies, v in _ways(problem, layouts):
         chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
             if chained and outputs_of(tile) + remainder_sums(tile) > _MOST_CHAINED:
                 continue
-            yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
+            yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded, among)
 
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
@@ -296,7 +313,7 @@ def _read(problem: Gemm, tile: Config) -> Config:
     )
 
 
-def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iterator[Config]:
+def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int, among: Tiles | None) -> Iterator[Config]:
     """Yield ``read`` with groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
@@ -312,6 +329,8 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
                 if needed + taken > most or steps * read["V"] * size > most_loaded:
                     continue
                 bk = steps * _step(read) * groups // count
+                if among is not None and (1, read["V"], count, groups * read["S"], bk, _STAGES) not in among:
+                    continue
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
                 if why_not_mma(problem, config, arch) is not None:
                     continue

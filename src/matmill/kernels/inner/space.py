@@ -11,7 +11,7 @@ from itertools import islice, product
 from math import gcd
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.mma import mma_configs, why_not_mma
 from matmill.kernels.inner.passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, k_groups, triangle, width_of
@@ -80,38 +80,47 @@ def _layout(extent: int, strides: tuple[int, int, int], aligns: tuple[int, int],
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Return every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
+    return _among(problem, arch, None).configs
+
+
+def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
+    """Return :func:`space`, or its configurations that have one of ``tiles``."""
     if not (problem.m <= NARROW and problem.n <= NARROW):
-        return ()
+        return Columns(())
     if why_not_precision(problem, promotes=True) is not None:  # a single one, so that the reason is given once
-        return tuple(islice((config.launched(SPLIT_K=1, LAST_BLOCK=0) for config in _configs(problem, arch)), 1))
-    configs: dict[Config, None] = {}
-    for config in _configs(problem, arch):
-        for slices in _grids(problem, config, arch):
-            for last in _adders(problem, config.launched(SPLIT_K=slices)):
-                configs[config.launched(SPLIT_K=slices, LAST_BLOCK=last)] = None
-    return tuple(configs)
+        configs = (config.launched(SPLIT_K=1, LAST_BLOCK=0) for config in _configs(problem, arch, tiles))
+        return Columns(tuple(islice(configs, 1)))
+    tiled = Columns(tuple(dict.fromkeys(_configs(problem, arch, tiles))))
+    every = [
+        (row, slices, last)
+        for row, config in enumerate(tiled.configs)
+        for slices in _grids(problem, config, arch)
+        for last in _adders(problem, config.launched(SPLIT_K=slices))
+    ]
+    rows, counts, adders = zip(*every, strict=True) if every else ((), (), ())
+    return tiled.take(rows, SPLIT_K=counts, LAST_BLOCK=adders)
 
 
-def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:
+def _configs(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Iterator[Config]:
     """Yield the configurations worth considering, without a grid."""
     e, f = layouts(problem)
     for tile in _tiles(problem):
-        staged = tuple(_staged(problem, arch, tile, e, f))
-        direct = _direct(problem, arch, tile, e, f)
-        if staged:
-            direct = (config for config in direct if not _scattered(config, problem))
-        yield from (*direct, *staged)
-    yield from mma_configs(problem, arch, (e, f))
+        staged = tuple(_staged(problem, arch, tile, e, f, tiles))
+        for config in _direct(problem, arch, tile, e, f, tiles):
+            if not _scattered(config, problem) or not any(_staged(problem, arch, tile, e, f, None)):
+                yield config
+        yield from staged
+    yield from mma_configs(problem, arch, (e, f), tiles)
 
 
-def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+def among_where_long(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     """Return :func:`space` if k is long, or if no other kernel takes the element type.
 
     This kernel is compiled for every m and n. The tiled kernels are not, and are as fast for short k; the one for
     16-bit types needs tensor cores.
     """
     only_one = problem.dtype.wider is not None and why_not_tensor_cores(problem, arch) is not None
-    return space(problem, arch) if only_one or is_long(problem) else ()
+    return _among(problem, arch, tiles) if only_one or is_long(problem) else Columns(())
 
 
 def _tiles(problem: Gemm) -> Iterator[Config]:
@@ -142,7 +151,9 @@ def _burden(tile: Config) -> float:
     return tile["S"] * (tile["TM"] * tile["TN"] + 1.0 * (tile["TM"] + tile["TN"]))
 
 
-def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
+def _direct(  # noqa: PLR0917 — as _staged has them
+    problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout, tiles: Tiles | None
+) -> Iterator[Config]:
     size = problem.dtype.itemsize
     for v in sorted(_lengths(tile, e, f, VECTOR_BYTES // size)):
         modes = _read_as("E", e, tile["DOWN"], tile["TM"], v) | _read_as("F", f, tile["ACROSS"], tile["TN"], v)
@@ -153,7 +164,7 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
         at_once = min(_MOST_AT_ONCE, _MOST_REGISTERS - _needed(tile, problem))
         rounds = [u for u in (1, 2, 4, 8, 16) if u == 1 or u * loaded <= at_once]
         for u, bs in product(rounds, _THREADS):
-            if bs >= tile["S"]:
+            if bs >= tile["S"] and (tiles is None or (0, v, u, bs, 0, 0) in tiles):
                 config = tile.replace(V=v, U=u, BS=bs, BK=0, STAGES=0, **modes)
                 yield _resident(config, problem, arch, u * loaded)
 
@@ -212,7 +223,9 @@ def _copied_as(name: str, layout: Layout, count: int, size: int) -> list[dict[st
     return [{f"{name}_MODE": mode, f"{name}_WIDTH": width, f"{name}_GROUP": group} for mode, width in ways]
 
 
-def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
+def _staged(  # noqa: PLR0917 — a tile on both layouts
+    problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout, tiles: Tiles | None
+) -> Iterator[Config]:
     size = problem.dtype.itemsize
     full = VECTOR_BYTES // size
     if triangle(tile) and tile["TM"] > _MOST_ROWS and e.width >= full:
@@ -224,10 +237,10 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
     for copies in ({**e_ways[0], **f_ways[0]}, {**e_ways[-1], **f_ways[-1]})[: max(len(e_ways), len(f_ways))]:
         shifted = SHIFTED in {copies["E_MODE"], copies["F_MODE"]}
         for v in {1} if shifted else sorted({full, max(1, full // 2)}):
-            yield from _copied(problem, arch, tile.replace(V=v, **copies))
+            yield from _copied(problem, arch, tile.replace(V=v, **copies), tiles)
 
 
-def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
+def _copied(problem: Gemm, arch: Arch, read: Config, tiles: Tiles | None) -> Iterator[Config]:
     """Yield ``read``, the way that threads read from stages, with its stages."""
     size, v = problem.dtype.itemsize, read["V"]
     loaded = _registers(read["TM"] * v, width_of(read, "E", problem.m, size), size)
@@ -235,6 +248,8 @@ def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
     if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(read, problem)):
         return
     for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
+        if tiles is not None and (0, v, 0, bs, bk, stages) not in tiles:
+            continue
         config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
         if _worth_a_stage(config, problem):
             config = _resident(config, problem, arch, loaded)

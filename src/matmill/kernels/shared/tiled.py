@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from matmill.config import Config, Configs
@@ -36,7 +37,7 @@ def why_not_extents(problem: Gemm) -> str | None:
     return next((f"{name} = {extent} > {LONGEST}" for name, extent in extents.items() if extent > LONGEST), None)
 
 
-def why_not_vector_widths(config: Config, widest: Config) -> str | None:
+def why_not_vector_widths(config: Config, widest: Mapping[str, int]) -> str | None:
     """Say which copies are wider than those of ``widest``, which are all that strides and alignment allow, or None."""
     for name in ("A_VEC", "B_VEC", "D_VEC"):
         if config[name] > widest[name]:

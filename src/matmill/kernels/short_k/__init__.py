@@ -8,12 +8,15 @@ bits on tensor cores.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import product
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
@@ -22,10 +25,12 @@ from matmill.kernels.short_k.cost import explain
 from matmill.kernels.short_k.tiles import (
     MOST_COPIES,
     WorkTile,
+    compiled,
     configured,
     division_multiplier,
     keeps_b,
     shape_of,
+    sizes,
     staging,
 )
 from matmill.kernels.splitk import why_not_precision
@@ -34,6 +39,8 @@ from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
+#: The constants that tell one configuration from others, of those that a problem allows.
+TILE = ("TM", "TN", "THREADS", "STAGES")
 #: The longest k. For a longer one a pipeline along k is as fast.
 LONGEST_K = 512
 #: The most rows or columns of products of a batch that are computed whole.
@@ -57,6 +64,7 @@ _BFLOAT = (8, 0)
 _WARP = 32
 _OPERAND = {
     "pitch": "int",
+    "width": "int",
     "product": "int",
     "run_copies": "int",
     "copies_magic": "unsigned",
@@ -96,6 +104,7 @@ _PARAMETERS = Parameters.of(
     stage_elements="int",
     b_first="int",
     d_first="int",
+    keep_b="int",
     a_row="Index",
     a_column="Index",
     a_batch="Index",
@@ -117,42 +126,61 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     if another kernel is better for the problem: one with a long k, with k = 0, or with few outputs and a k that is long
     in comparison.
     """
+    return _among(problem, arch, None).configs
+
+
+def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
+    """Return :func:`space`, or its configurations that have one of ``tiles``."""
     if problem.dtype.name not in ALL or not 0 < problem.k <= LONGEST_K or (is_long(problem) and problem.batch == 1):
-        return ()
+        return Columns(())
     if _why_not_elements(problem, arch) is not None:
-        return (configured(next(_shapes(problem, arch)), problem).launched(BLOCKS=arch.sms),)
-    configs = dict.fromkeys(configured(shape, problem) for shape in _shapes(problem, arch))
-    return tuple(config.launched(BLOCKS=_blocks(problem, config, arch)) for config in configs)
+        reasons = islice(_shapes(problem, arch), 1)
+        return Columns(tuple(configured(shape, problem).launched(BLOCKS=arch.sms) for shape in reasons))
+    rows = dict.fromkeys(
+        (compiled(shape, problem), shape.group, shape.bm, shape.bn, shape.by_runs)
+        for shape in _shapes(problem, arch, tiles)
+    )
+    if not rows:
+        return Columns(())
+    configs, products, bm, bn, by_runs = zip(*rows, strict=True)
+    tiled = Columns(configs).launched(PRODUCTS=products, BM=bm, BN=bn, BY_RUNS=by_runs)
+    return tiled.launched(BLOCKS=_blocks(problem, tiled, arch))
 
 
-def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:
+def _blocks(problem: Gemm, config: Columns, arch: Arch) -> Any:
     """Return the blocks that are resident on all SMs together: persistent ones."""
-    shared = arch.shared_per_sm // (staging(problem, config).nbytes + arch.shared_reserved)
-    return arch.sms * max(1, min(config["BLOCKS_PER_SM"], shared))
+    shared = arch.shared_per_sm // (sizes(problem, config).nbytes + arch.shared_reserved)
+    return arch.sms * np.maximum(1, np.minimum(config["BLOCKS_PER_SM"], shared))
 
 
-def _shapes(problem: Gemm, arch: Arch) -> Iterator[WorkTile]:
+def _shapes(problem: Gemm, arch: Arch, among: Tiles | None = None) -> Iterator[WorkTile]:
+    """Yield work tiles with the rows and columns of a thread, or those with constants (:data:`TILE`) ``among`` some."""
     thread_tiles = _THREAD_TILES[problem.dtype.itemsize]
     (least_rows, least_columns, _), *_ = thread_tiles
-    for (tm, tn, registers), work in product(thread_tiles, dict.fromkeys(_work_tiles(problem, arch))):
-        group, bm, bn = work
-        tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group)
+    considered = [own for own in thread_tiles if among is None or any(own[:2] == tile[:2] for tile in among)]
+    work_tiles = [
+        (group, bm, bn, ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group))
+        for group, bm, bn in dict.fromkeys(_work_tiles(problem, arch))
+    ]
+    for (tm, tn, registers), (group, bm, bn, tiles) in product(considered, work_tiles):
         too_large = tm >= 2 * max(bm, least_rows) or tn >= 2 * max(bn, least_columns)
         # One output per thread is for few outputs, or for one column.
         if too_large or (tm * tn == 1 and tiles > arch.sms and bn > 1):
             continue
         count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
-        threads = next((few for few in _THREADS if few >= count), _THREADS[-1])
+        threads = _THREADS[bisect_left(_THREADS, count, hi=len(_THREADS) - 1)]
         blocks = min(_MOST_BLOCKS, arch.registers_per_sm // (registers * threads))
         shape = WorkTile(group, bm, bn, tm, tn, threads, 1, blocks)
-        yield shape
-        if tiles <= arch.sms:
-            yield replace(shape, direct=True)
-        else:
+        if among is None or (tm, tn, threads, 1) in among:
+            yield shape
+            if tiles <= arch.sms:
+                yield shape._replace(direct=True)
+        if among is None or (tm, tn, threads, 2) in among:
             # Two stages if a block has another work tile to copy.
-            yield replace(shape, stages=2)
-        if keeps_b(problem, bn):
-            yield replace(shape, stages=2, by_runs=True)
+            if tiles > arch.sms:
+                yield shape._replace(stages=2)
+            if keeps_b(problem, bn):
+                yield shape._replace(stages=2, by_runs=True)
 
 
 def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
@@ -182,7 +210,7 @@ def _large_enough(extent: int, arch: Arch) -> list[int]:
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
-    own = staging(problem, config)
+    own = sizes(problem, config)
     return Geometry(
         grid=(min(own.work_tiles, config["BLOCKS"]), 1, 1), block=(config["THREADS"], 1, 1), dynamic_shared=own.nbytes
     )
@@ -194,12 +222,15 @@ def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
     for name, part, side in zip("ab", (own.a, own.b), own.sides, strict=True):
         values |= {
             f"{name}_pitch": part.pitch,
+            f"{name}_width": part.width,
             f"{name}_product": part.product,
             f"{name}_run_copies": part.run_copies,
             f"{name}_copies_magic": division_multiplier(part.run_copies),
             f"{name}_runs": part.runs,
             f"{name}_beyond": side.batch_gap,
         }
+    if keeps_b(problem, config["BN"]):
+        values["b_product"] = 0
     return values
 
 
@@ -208,7 +239,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     a_batch, b_batch, _, _ = problem.batch_strides
     stores = ceil_div(config["BN"], config["D_WIDTH"])
-    step = min(own.work_tiles, config["BLOCKS"])  # from a block's work tile to its next one
+    step = min(own.sizes.work_tiles, config["BLOCKS"])  # from a block's work tile to its next one
     return _PARAMETERS.pack(
         problem.dtype,
         A=operands.a,
@@ -223,26 +254,27 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         group=config["PRODUCTS"],
         bm=config["BM"],
         bn=config["BN"],
-        tiles_down=own.tiles_down,
-        tiles_across=own.tiles_across,
-        tiles=own.work_tiles,
-        tiles_across_magic=division_multiplier(own.tiles_across),
-        tiles_down_magic=division_multiplier(own.tiles_down),
-        step_across=step % own.tiles_across,
-        step_down=step // own.tiles_across % own.tiles_down,
-        step_group=step // own.tiles_across // own.tiles_down,
-        units_down=own.units_down,
-        units_across=own.units_across,
-        units_magic=division_multiplier(own.units_down * own.units_across),
-        across_magic=division_multiplier(own.units_across // (2 if config["QUADS"] else 1)),
+        tiles_down=own.sizes.tiles_down,
+        tiles_across=own.sizes.tiles_across,
+        tiles=own.sizes.work_tiles,
+        tiles_across_magic=division_multiplier(own.sizes.tiles_across),
+        tiles_down_magic=division_multiplier(own.sizes.tiles_down),
+        step_across=step % own.sizes.tiles_across,
+        step_down=step // own.sizes.tiles_across % own.sizes.tiles_down,
+        step_group=step // own.sizes.tiles_across // own.sizes.tiles_down,
+        units_down=own.sizes.units_down,
+        units_across=own.sizes.units_across,
+        units_magic=division_multiplier(own.sizes.units_down * own.sizes.units_across),
+        across_magic=division_multiplier(own.sizes.units_across // (2 if config["QUADS"] else 1)),
         d_pitch=own.d_pitch,
         d_step=own.d_step,
         d_product=own.d_product,
         d_stores=stores,
         d_stores_magic=division_multiplier(stores),
-        stage_elements=own.stage_elements,
+        stage_elements=own.sizes.stage_elements,
         b_first=own.b_first,
-        d_first=own.d_first,
+        d_first=own.sizes.d_first,
+        keep_b=int(keeps_b(problem, config["BN"])),
         a_row=a_row,
         a_column=a_column,
         a_batch=a_batch,
@@ -264,11 +296,11 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     if configured(shape_of(config), problem).constants != config.constants:
         return "the constants are those of other strides or alignments"
     own = staging(problem, config)
-    copies = max(part.copies(side) for part, side in zip((own.a, own.b), own.sides, strict=True))
-    most = max(copies, config["PRODUCTS"] * own.units_down * own.units_across)
+    copies = max(own.sizes.a_copies, own.sizes.b_copies)
+    most = max(copies, config["PRODUCTS"] * own.sizes.units_down * own.sizes.units_across)
     if most > MOST_COPIES:
         return f"a work tile has {most} > {MOST_COPIES} copies or units of outputs"
-    return f"{own.work_tiles} > {_MOST_TILES} work tiles" if own.work_tiles > _MOST_TILES else None
+    return f"{own.sizes.work_tiles} > {_MOST_TILES} work tiles" if own.sizes.work_tiles > _MOST_TILES else None
 
 
 def _why_not_elements(problem: Gemm, arch: Arch) -> str | None:
@@ -290,7 +322,7 @@ SHORT_K: Kernel[Gemm] = Kernel(
     why_not_config=_why_not,
     pdl=True,
     parameters=_PARAMETERS,
-    work_tiles=lambda problem, config: (staging(problem, config).work_tiles, 1),
+    work_tiles=lambda problem, config: (sizes(problem, config).work_tiles, 1),
 )
 
-PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain)
+PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain, TILE, _among)

@@ -12,12 +12,13 @@ and for its own sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config, Configs
+from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import PRICES, Prediction, Prices, columnwise, load_constants, overlapped
-from matmill.kernels.short_k.tiles import Staging, staging
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, overlapped, smaller
+from matmill.kernels.short_k.tiles import keeps_b, sizes
 from matmill.problem import Gemm
 
 _VECTOR, _BANKS = 16, 128  # bytes of a copy, and of a pass over all banks
@@ -110,42 +111,43 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     return Prediction(prices.launch + c.start + overlapped(p, *terms.values()), terms, tuple(terms))
 
 
-@columnwise
-def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """Count the work of ``problem`` with ``config`` on ``arch``."""
-    own = staging(problem, config)
+def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
+    """Count the work of ``problem`` with one configuration or with each of many on ``arch``."""
+    own = sizes(problem, config)
     mma = problem.dtype.itemsize == 2
-    group, warps = config["PRODUCTS"], config["THREADS"] // _LANES
+    group, warps, bm = config["PRODUCTS"], config["THREADS"] // _LANES, config["BM"]
     unit = _mma_unit(problem, config) if mma else _simt_unit(problem, config, arch)
     count = group * own.units_down * own.units_across
     working = count if mma else ceil_div(count, _LANES)  # warps with a unit
     in_turn = ceil_div(working, warps)
     whole = ceil_div(own.work_tiles, arch.sms)
-    resident = min(ceil_div(config["BLOCKS"], arch.sms), whole)
+    resident = smaller(ceil_div(config["BLOCKS"], arch.sms), whole)
     # With many work tiles, all SMs have about as many.
-    busiest = whole if whole < 2 * resident else own.work_tiles / arch.sms
-    copies = _copies(own, config)
-    outputs = group * config["BM"] * config["BN"]
-    size = problem.d_dtype.itemsize
-    staged, narrow = config["D_STAGED"], config["D_VEC"] * size < _VECTOR
-    stored = outputs / config["D_WIDTH"] if staged == 2 else outputs * size / _VECTOR
-    if staged == 3:  # ends of rows
-        stored += config["BM"] * _VECTOR / size
-    banks = _VECTOR * copies + (2 * outputs * size if staged else 0)
+    few = 1 * (whole < 2 * resident)
+    busiest = few * whole + (1 - few) * own.work_tiles / arch.sms
+    # A block's copies of a B that stays are shared by its work tiles.
+    keeps = 1 * keeps_b(problem, config["BN"])
+    again = 1 - keeps + keeps * config["BLOCKS"] / larger(own.work_tiles, config["BLOCKS"])
+    copies = own.a_copies + again * own.b_copies
+    outputs, size, staged = group * bm * config["BN"], problem.d_dtype.itemsize, config["D_STAGED"]
+    direct, by_rows, narrow = 1 * (staged == 0), 1 * (staged == 2), config["D_VEC"] * size < _VECTOR
+    stored = outputs * (by_rows / config["D_WIDTH"] + (1 - by_rows) * size / _VECTOR)
+    stored = stored + (staged == 3) * bm * _VECTOR / size  # ends of rows
+    banks = _VECTOR * copies + 2 * outputs * size * (1 - direct)
     return Demand(
         bytes=float(problem.least_bytes),
-        narrow_bytes=float((not staged and narrow) * problem.batch * problem.m * problem.n * size),
-        in_flight=float(resident * own.stage_elements * problem.dtype.itemsize),
-        one_stage=float(config["STAGES"] == 1),
-        active=float(resident * min(warps, working)),
+        narrow_bytes=1.0 * direct * narrow * problem.batch * problem.m * problem.n * size,
+        in_flight=1.0 * resident * own.stage_elements * problem.dtype.itemsize,
+        one_stage=1.0 * (config["STAGES"] == 1),
+        active=1.0 * resident * smaller(warps, working),
         copies=busiest * copies / _LANES,
-        stores=busiest * stored / _LANES * (staged > 0),
+        stores=busiest * stored / _LANES * (1 - direct),
         outputs=busiest * working * unit.stores,
-        units=float(busiest * working),
-        tiles=float(busiest * warps),
+        units=1.0 * busiest * working,
+        tiles=1.0 * busiest * warps,
         terms=busiest * working * unit.slots,
         passes=busiest * (working * unit.passes + banks / _BANKS),
-        rounds=float(ceil_div(own.work_tiles, config["BLOCKS"])),
+        rounds=1.0 * ceil_div(own.work_tiles, config["BLOCKS"]),
         chain=in_turn * unit.slots,
         steps=in_turn * unit.steps,
         bytes_per_s=arch.dram_bytes_per_s,
@@ -153,40 +155,31 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     )
 
 
-def _copies(own: Staging, config: Config) -> float:
-    """Return the copies of a work tile, with a share of its block's copies of a B that stays."""
-    a, b = own.sides
-    again = config["BLOCKS"] / max(own.work_tiles, config["BLOCKS"]) if config["KEEP_B"] else 1.0
-    return own.a.copies(a) + again * own.b.copies(b)
-
-
 @dataclass(frozen=True)
 class _WarpWork:
     """The instructions of a warp for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
 
-    slots: float
-    passes: float
-    steps: float
-    stores: float
+    slots: Any
+    passes: Any
+    steps: Any
+    stores: Any
 
 
-def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _WarpWork:
+def _simt_unit(problem: Gemm, config: Configs, arch: Arch) -> _WarpWork:
     tm, tn, k, size = config["TM"], config["TN"], problem.k, problem.dtype.itemsize
+    a_vec, b_vec = config["A_VEC"], config["B_VEC"]
     per_fma = _SCHEDULERS * _LANES * 2 * arch.sms * arch.boost_hz / arch.peak(problem.dtype.name)
-    reads = ((tm / config["A_VEC"], config["A_VEC"]), (tn / config["B_VEC"], config["B_VEC"]))
-    wide = 2 if config["QUADS"] else 4  # passes of a read of 16 bytes
-    passes = k * sum(count * (wide if vec > 1 else size / 4) for count, vec in reads)
-    step = max(config["A_VEC"] if config["A_K_INNER"] else 1, config["B_VEC"] if config["B_K_INNER"] else 1)
-    return _WarpWork(
-        k * (per_fma * tm * tn + sum(count for count, _ in reads)), passes, k / step, tm * tn / config["D_VEC"]
-    )
+    wide = 4 - 2 * config["QUADS"]  # passes of a read of 16 bytes
+    passes = sum(count / vec * ((vec > 1) * wide + (vec == 1) * size / 4) for count, vec in ((tm, a_vec), (tn, b_vec)))
+    step = larger(1 + config["A_K_INNER"] * (a_vec - 1), 1 + config["B_K_INNER"] * (b_vec - 1))
+    return _WarpWork(k * (per_fma * tm * tn + tm / a_vec + tn / b_vec), k * passes, k / step, tm * tn / config["D_VEC"])
 
 
-def _mma_unit(problem: Gemm, config: Config) -> _WarpWork:
+def _mma_unit(problem: Gemm, config: Configs) -> _WarpWork:
     steps = ceil_div(problem.k, 16)
     fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
     # ldmatrix reads four pairs. A pair that is not one word takes two reads and a permutation. An mma is 2048 FMAs.
-    reads = {_WIDE: 0.25, 2: 1.0, 1: 3.0}
-    slots = steps * (sum(count * reads[vec] for count, vec in fragments) + config["TM"] * config["TN"] / 64)
-    passes = steps * sum(count * (1 if vec > 1 else 2) for count, vec in fragments)
-    return _WarpWork(slots, float(passes), float(steps), config["TM"] * config["TN"] / _LANES / config["D_VEC"])
+    reads = sum(count * (0.25 * (vec == _WIDE) + (vec == 2) + 3.0 * (vec == 1)) for count, vec in fragments)
+    passes = steps * sum(count * (1 + (vec == 1)) for count, vec in fragments)
+    slots, stores = reads + config["TM"] * config["TN"] / 64, config["TM"] * config["TN"] / _LANES / config["D_VEC"]
+    return _WarpWork(steps * slots, 1.0 * passes, float(steps), stores)

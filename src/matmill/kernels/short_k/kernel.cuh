@@ -8,7 +8,7 @@
 //   wait for the stage, barrier ─▶ issue the next work tile's copies ─▶ sums ─▶ shared D, barrier ─▶ store D
 //
 // The first barrier publishes the stage; it also proves that all threads have left the other stage and the shared D. With
-// one stage the next copies are issued after the second barrier. KEEP_B: all work tiles have the same B, which is copied
+// one stage the next copies are issued after the second barrier. keep_b: all work tiles have the same B, which is copied
 // once. A_SHIFTED, B_SHIFTED, D_SHIFTED: a work tile's run of memory may start off 16 bytes, as those of odd products do;
 // it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be
 // stored in vectors: as one run, where it is contiguous in memory, or row by row. Rows that start off 16 bytes stand as
@@ -22,14 +22,14 @@
 
 constexpr int THREADS = Config::THREADS;
 constexpr bool MMA = sizeof(Scalar) == 2, A_K_INNER = Config::A_K_INNER != 0, B_K_INNER = Config::B_K_INNER != 0;
-constexpr bool TWO_STAGES = Config::STAGES == 2, KEEP_B = Config::KEEP_B != 0, D_STAGED = Config::D_STAGED != 0;
+constexpr bool TWO_STAGES = Config::STAGES == 2, D_STAGED = Config::D_STAGED != 0;
 enum { ONE_RUN = 1, BY_ROWS, SHIFTED_ROWS };
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using Result = matmill::GemmResult<Scalar, Out, Config>;
-using CopyA = matmill::RunCopy<Scalar, THREADS, Config::A_WIDTH, Config::A_ONE_RUN != 0, Config::A_SHIFTED != 0,
-                               Config::A_IRREGULAR != 0>;
-using CopyB = matmill::RunCopy<Scalar, THREADS, Config::B_WIDTH, Config::B_ONE_RUN != 0, Config::B_SHIFTED != 0,
-                               Config::B_IRREGULAR != 0>;
+using CopyA = matmill::RunCopy<Scalar, THREADS, Config::A_ONE_RUN != 0, Config::A_SHIFTED != 0, Config::A_IRREGULAR != 0,
+                               Config::A_BY_REGISTERS != 0>;
+using CopyB = matmill::RunCopy<Scalar, THREADS, Config::B_ONE_RUN != 0, Config::B_SHIFTED != 0, Config::B_IRREGULAR != 0,
+                               Config::B_BY_REGISTERS != 0>;
 
 // Neighbouring columns of D that a thread computes, of which D_VEC are stored at once.
 constexpr int COLUMNS = MMA ? 2 : B_K_INNER ? 1 : Config::B_VEC;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply(const Scalar* a, const Scalar* b, const
       right = own - down * across.by;
     }
     const Scalar* const a_own = a + product * args.a_product;
-    const Scalar* const b_own = b + (KEEP_B ? 0 : product * args.b_product);
+    const Scalar* const b_own = b + product * args.b_product;  // 0 where B stays
     if constexpr (sizeof(Scalar) == 2) {
       constexpr int MT = Config::TM / 16, NT = Config::TN / 8;
       using OperandA = matmill::WarpOperand<Scalar, 2 * MT, A_K_INNER, Config::A_VEC>;
@@ -125,9 +125,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
   }
   matmill::ptx::wait_then_trigger();
   const Args args = ARGUMENTS;
-  const CopyA copy_a({A_K_INNER ? a_row : a_column, A_K_INNER ? a_column : a_row, a_beyond, a_runs, a_pitch},
+  const CopyA copy_a({A_K_INNER ? a_row : a_column, A_K_INNER ? a_column : a_row, a_beyond, a_runs, a_pitch, a_width},
                      {a_run_copies, a_copies_magic});
-  const CopyB copy_b({B_K_INNER ? b_column : b_row, B_K_INNER ? b_row : b_column, b_beyond, b_runs, b_pitch},
+  const CopyB copy_b({B_K_INNER ? b_column : b_row, B_K_INNER ? b_row : b_column, b_beyond, b_runs, b_pitch, b_width},
                      {b_run_copies, b_copies_magic});
   Scalar* const stages = reinterpret_cast<Scalar*>(shared);
   Scalar* const kept_b = stages + b_first;
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
   const auto a_of = [&](const Work& work) { return A + work.product * a_batch + work.row * a_row; };
   const auto b_of = [&](const Work& work) { return B + work.product * b_batch + work.column * b_column; };
   const auto issue_b = [&](const Work& work, Scalar* to) {
-    const int products = KEEP_B ? 1 : work.products;
+    const int products = keep_b ? 1 : work.products;
     if constexpr (Config::B_ONE_RUN) {
       copy_b.issue_run(to, b_of(work), products * work.columns * k);
     } else {
@@ -165,13 +165,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
     } else {
       copy_a.issue(to, a_of(work), work.products * (A_K_INNER ? work.rows : k) * a_run_copies, A_K_INNER ? k : work.rows);
     }
-    if constexpr (!KEEP_B) issue_b(work, to + b_first);
+    if (!keep_b) issue_b(work, to + b_first);
     matmill::ptx::cp_async_commit();
   };
 
   int stage = 0;
   Work next_work = work_of();
-  if constexpr (KEEP_B) issue_b(next_work, kept_b);
+  if (keep_b) issue_b(next_work, kept_b);
   issue(next_work, 0);
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Work work = next_work;
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
     if (TWO_STAGES && another) issue(next_work, stage ^ 1);
     const Scalar* const staged_a = stages + stage * stage_elements;
     const Scalar* const a = staged_a + CopyA::head(a_of(work));
-    const Scalar* const b = (KEEP_B ? kept_b : staged_a + b_first) + CopyB::head(b_of(work));
+    const Scalar* const b = (keep_b ? kept_b : staged_a + b_first) + CopyB::head(b_of(work));
     Out* const d = static_cast<Out*>(D) + work.product * d_batch + work.row * d_row + work.column * d_column;
     // D's run stands in shared memory as far behind 16 aligned bytes as it does in global memory.
     constexpr int WIDTH = Config::D_STAGED == ONE_RUN ? 16 / sizeof(Out) : Config::D_WIDTH;

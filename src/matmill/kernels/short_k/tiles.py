@@ -8,18 +8,24 @@ contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from matmill.config import Config
+import numpy as np
+
+from matmill.config import Config, Configs
 from matmill.dtypes import DType
 from matmill.kernel import ceil_div
+from matmill.kernels.shared.model import larger, smaller
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.memo import of_each_problem
 from matmill.problem import Gemm
 
 #: The limit of a copy's indices: ``Divisor`` in copy.cuh divides 16-bit numbers.
 MOST_COPIES = 2**16 - 1
+#: The fewest bytes that cp.async copies.
+_LEAST_COPY = 4
 #: Bytes of a store in place of which rows of D leave in vectors, those of the shortest such row, and the threads that
 #: store it. In place of halves of vectors, and for rows that are mostly ends, vectors take more sectors.
 _NARROW, _LONG_ROW, _ROW_LANES = 4, 128, 8
@@ -55,34 +61,34 @@ class OperandTile:
     align: int
     base: int
 
-    @property
+    @cached_property
     def k_inner(self) -> bool:
         """True if runs go along k."""
         if self.along_k == 1 or self.outer == 1:
             return self.along_k == 1 and (self.k > 1 or self.outer != 1)
         return abs(self.along_k) <= abs(self.outer)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Elements per run."""
         return self.k if self.k_inner else self.count
 
-    @property
+    @cached_property
     def runs(self) -> int:
         """Runs per product."""
         return self.count if self.k_inner else self.k
 
-    @property
+    @cached_property
     def batch_gap(self) -> int:
         """Elements between the end of a product's last run, with its stride, and the next product."""
         return self.batch - self.runs * (self.outer if self.k_inner else self.along_k)
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Elements per 16 bytes."""
         return VECTOR_BYTES // self.size
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The most elements that one copy of a run may have."""
         if (self.along_k if self.k_inner else self.outer) != 1:
@@ -111,8 +117,7 @@ class OperandTile:
         return gcd(self.vector, *steps)
 
 
-@dataclass(frozen=True)
-class StagedTile:
+class StagedTile(NamedTuple):
     """The copies of an operand's part of a work tile and its layout in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
@@ -158,7 +163,7 @@ class StagedTile:
             f"{name}_ONE_RUN": int(self.contiguous),
             f"{name}_SHIFTED": int(self.start_multiple < side.vector),
             f"{name}_IRREGULAR": int(side.products > 1 and side.batch_gap != 0 and not self.contiguous),
-            f"{name}_WIDTH": self.width,
+            f"{name}_BY_REGISTERS": int(self.width * side.size < _LEAST_COPY),
             f"{name}_VEC": vec,
         }
 
@@ -168,8 +173,7 @@ class StagedTile:
         return ceil_div(total, self.width) if self.contiguous else side.products * side.runs * self.run_copies
 
 
-@dataclass(frozen=True)
-class WorkTile:
+class WorkTile(NamedTuple):
     """A work tile and how it is computed: products, rows and columns; those of a thread or warp; threads; stages.
 
     With ``by_runs`` rows or columns are copied one by one, padded, even if all of them are one run of memory.
@@ -188,22 +192,9 @@ class WorkTile:
     direct: bool = False
 
 
-def keeps_b(problem: Gemm, bn: int) -> bool:
-    """Tell whether all work tiles have the same B."""
-    return bn >= problem.n and (problem.batch == 1 or problem.batch_strides[1] == 0)
-
-
-def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[OperandTile, OperandTile]:
-    """Return a work tile's parts of A and B."""
-    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
-    a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
-    size, base = problem.dtype.itemsize, problem.base_align or 1
-    products = 1 if keeps_b(problem, bn) else group
-    a_base, b_base = max(base, problem.a_align), max(base, problem.b_align)
-    return (
-        OperandTile(a_row, a_column, a_batch, problem.m, bm, group, problem.k, size, problem.a_align, a_base),
-        OperandTile(b_column, b_row, b_batch, problem.n, bn, products, problem.k, size, problem.b_align, b_base),
-    )
+def keeps_b(problem: Gemm, bn: Any) -> Any:
+    """Tell whether all work tiles of so many columns have the same B."""
+    return (bn >= problem.n) & (problem.batch == 1 or problem.batch_strides[1] == 0)
 
 
 class Parts(NamedTuple):
@@ -214,28 +205,64 @@ class Parts(NamedTuple):
     b: StagedTile
 
 
-@of_each_problem
 def parts(problem: Gemm, group: int, bm: int, bn: int, by_runs: bool) -> Parts:  # noqa: FBT001 — kept by position
     """Return the parts of a work tile of so many products, rows and columns."""
-    own = sides(problem, group, bm, bn)
-    return Parts(own, *(StagedTile.of(side, by_runs=by_runs) for side in own))
+    a_side, a = _part(problem, "A", bm, group, by_runs)
+    b_side, b = _part(problem, "B", bn, 1 if keeps_b(problem, bn) else group, by_runs)
+    return Parts((a_side, b_side), a, b)
 
 
-def _d_one_run(problem: Gemm, shape: WorkTile) -> bool:
+@of_each_problem
+def _part(
+    problem: Gemm,
+    name: str,
+    count: int,
+    products: int,
+    by_runs: bool,  # noqa: FBT001 — kept by position
+) -> tuple[OperandTile, StagedTile]:
+    """Return the part of one operand, of so many rows or columns, and its layout in shared memory."""
+    a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
+    if name == "A":
+        (outer, along_k), batch, total, align = problem.a_row_col, a_batch, problem.m, problem.a_align
+    else:
+        (along_k, outer), batch, total, align = problem.b_row_col, b_batch, problem.n, problem.b_align
+    base = max(problem.base_align or 1, align)
+    side = OperandTile(outer, along_k, batch, total, count, products, problem.k, problem.dtype.itemsize, align, base)
+    return side, StagedTile.of(side, by_runs=by_runs)
+
+
+@of_each_problem
+def _part_constants(  # noqa: PLR0917 — kept by position
+    problem: Gemm,
+    name: str,
+    count: int,
+    products: int,
+    tile: int,
+    by_runs: bool,  # noqa: FBT001 — kept by position
+) -> dict[str, int]:
+    """Return the constants of one operand's part; ``tile`` is a thread's rows or columns."""
+    side, staged = _part(problem, name, count, products, by_runs)
+    total = problem.m if name == "A" else problem.n
+    constants = staged.constants(name, side, tile)
+    filled = problem.dtype.itemsize > 2 and not staged.k_inner and total % constants[f"{name}_VEC"] > 0
+    return {**constants, "FILL": int(filled)}
+
+
+def _d_one_run(problem: Gemm, group: int, bm: int, bn: int) -> bool:
     """Tell whether the outputs of every work tile are contiguous in D, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
     m, n = problem.m, problem.n
-    rows = (n == d_row or m == 1) and (d_column == 1 or n == 1) and shape.bn >= n
-    columns = (m == d_column or n == 1) and (d_row == 1 or m == 1) and shape.bm >= m and shape.bn >= n
+    rows = (n == d_row or m == 1) and (d_column == 1 or n == 1) and bn >= n
+    columns = (m == d_column or n == 1) and (d_row == 1 or m == 1) and bm >= m and bn >= n
     if not (rows or columns) or max(problem.base_align or 1, problem.d_align) % VECTOR_BYTES:
         return False
-    return shape.group == 1 or problem.batch_strides[3] == m * n
+    return group == 1 or problem.batch_strides[3] == m * n
 
 
-def _d_shifted(problem: Gemm, shape: WorkTile) -> bool:
+def _d_shifted(problem: Gemm, group: int, bm: int) -> bool:
     """Tell whether some work tile that is one run of D does not start on 16 bytes."""
-    batch = problem.batch_strides[3] if problem.batch > shape.group else 0
-    steps = (batch * shape.group, problem.d_row_col[0] * shape.bm * (shape.bm < problem.m))
+    batch = problem.batch_strides[3] if problem.batch > group else 0
+    steps = (batch * group, problem.d_row_col[0] * bm * (bm < problem.m))
     return any(step * problem.d_dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
@@ -250,6 +277,13 @@ def _d_width(problem: Gemm, most: int, columns: int) -> int:
 
 
 @of_each_problem
+def _end_constants(problem: Gemm) -> dict[str, int]:
+    """Return the constants of the epilogue."""
+    float32 = int(problem.d_dtype is not problem.dtype)
+    return {**problem.epilogue.constants, "FLOAT32_D": float32, "HAS_C": int(problem.has_c)}
+
+
+@of_each_problem
 def _operand_constants(  # noqa: PLR0917 — kept by position
     problem: Gemm,
     group: int,
@@ -258,63 +292,91 @@ def _operand_constants(  # noqa: PLR0917 — kept by position
     tm: int,
     tn: int,
     by_runs: bool,  # noqa: FBT001 — as above
-) -> dict[str, int]:
-    """Return the constants of A, of B and of the epilogue."""
-    (a, b), staged_a, staged_b = parts(problem, group, bm, bn, by_runs)
-    constants = {
-        **staged_a.constants("A", a, tm),
-        **staged_b.constants("B", b, tn),
-        **problem.epilogue.constants,
-        "FLOAT32_D": int(problem.d_dtype is not problem.dtype),
-        "HAS_C": int(problem.has_c),
-        "KEEP_B": int(keeps_b(problem, bn)),
-    }
-    reach = (("A", problem.m), ("B", problem.n))
-    constants["FILL"] = int(
-        problem.dtype.itemsize > 2
-        and any(not constants[f"{name}_K_INNER"] and total % constants[f"{name}_VEC"] for name, total in reach)
-    )
-    return constants
+) -> tuple[tuple[tuple[str, int], ...], int, bool]:
+    """Return the constants of A, of B and of the epilogue, columns of a thread, and whether vectors are read."""
+    a = _part_constants(problem, "A", bm, group, tm, by_runs)
+    b = _part_constants(problem, "B", bn, 1 if keeps_b(problem, bn) else group, tn, by_runs)
+    constants = {**a, **b, **_end_constants(problem), "FILL": a["FILL"] | b["FILL"]}
+    vectors = bool(reads_vectors(problem.dtype, constants["A_VEC"], constants["B_VEC"]))
+    return tuple(constants.items()), columns_at_once(problem.dtype, constants), vectors
+
+
+@of_each_problem
+def _d_constants(  # noqa: PLR0917 — kept by position
+    problem: Gemm,
+    group: int,
+    bm: int,
+    bn: int,
+    columns: int,
+    direct: bool,  # noqa: FBT001 — as above
+) -> tuple[int, int, int, bool]:
+    """Return how D is staged and stored: D_STAGED, D_WIDTH, D_VEC and D_SHIFTED."""
+    size = problem.d_dtype.itemsize
+    stored = _d_width(problem, min(columns, VECTOR_BYTES // size), columns)
+    staged, width = 0, 1
+    if direct or stored * size == VECTOR_BYTES:
+        pass
+    elif _d_one_run(problem, group, bm, bn):
+        staged = 1
+    elif group == 1 and problem.d_row_col[1] == 1:
+        staged, width = 2, _d_width(problem, VECTOR_BYTES // size, bn)
+        if width * size <= _NARROW and bn * size >= _LONG_ROW:
+            staged, width = 3, _ROW_LANES
+    return staged, width, stored, staged == 1 and _d_shifted(problem, group, bm)
 
 
 def configured(shape: WorkTile, problem: Gemm) -> Config:
     """Return the constants of a work tile for a problem."""
-    constants = _operand_constants(problem, shape.group, shape.bm, shape.bn, shape.tm, shape.tn, shape.by_runs)
-    columns, size = columns_at_once(problem.dtype, constants), problem.d_dtype.itemsize
-    stored = _d_width(problem, min(columns, VECTOR_BYTES // size), columns)
-    if shape.direct or stored * size == VECTOR_BYTES:
-        staged, width = 0, 1
-    elif _d_one_run(problem, shape):
-        staged, width = 1, 1
-    elif shape.group == 1 and problem.d_row_col[1] == 1:
-        staged, width = 2, _d_width(problem, VECTOR_BYTES // size, shape.bn)
-        if width * size <= _NARROW and shape.bn * size >= _LONG_ROW:
-            staged, width = 3, _ROW_LANES
-    else:
-        staged, width = 0, 1
-    vectors = reads_vectors(problem.dtype, constants["A_VEC"], constants["B_VEC"])
-    down, across = units(shape, vectors=vectors)
+    group, bm, bn = shape.group, shape.bm, shape.bn
+    return compiled(shape, problem).launched(PRODUCTS=group, BM=bm, BN=bn, BY_RUNS=int(shape.by_runs))
+
+
+def compiled(shape: WorkTile, problem: Gemm) -> Config:
+    """Return the compiled constants of :func:`configured`."""
+    group, bm, bn, tm, tn = shape[:5]
+    constants, columns, vectors = _operand_constants(problem, group, bm, bn, tm, tn, shape.by_runs)
+    staged, width, stored, shifted = _d_constants(problem, group, bm, bn, columns, shape.direct)
+    down, across = units(bm, bn, tm, tn, vectors=vectors)
+    quads = vectors and down % 2 == 0 and across % 2 == 0
+    return _compiled(
+        tm, tn, shape.threads, shape.stages, shape.blocks_per_sm, quads, staged, width, stored, shifted,
+        constants,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def _compiled(  # noqa: PLR0917 — kept by position
+    tm: int,
+    tn: int,
+    threads: int,
+    stages: int,
+    blocks_per_sm: int,
+    quads: bool,  # noqa: FBT001 — as above
+    staged: int,
+    width: int,
+    stored: int,
+    shifted: bool,  # noqa: FBT001 — as above
+    others: tuple[tuple[str, int], ...],
+) -> Config:
     return Config.of(
-        TM=shape.tm, TN=shape.tn, THREADS=shape.threads, STAGES=shape.stages, BLOCKS_PER_SM=shape.blocks_per_sm,
-        QUADS=int(vectors and down % 2 == 0 and across % 2 == 0), D_STAGED=staged, D_WIDTH=width,
-        D_VEC=stored, D_SHIFTED=int(staged == 1 and _d_shifted(problem, shape)), **constants,
-    ).launched(PRODUCTS=shape.group, BM=shape.bm, BN=shape.bn, BY_RUNS=int(shape.by_runs))  # fmt: skip
+        TM=tm, TN=tn, THREADS=threads, STAGES=stages, BLOCKS_PER_SM=blocks_per_sm, QUADS=int(quads), D_STAGED=staged,
+        D_WIDTH=width, D_VEC=stored, D_SHIFTED=int(shifted), **dict(others),
+    )  # fmt: skip
 
 
-def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
+def reads_vectors(dtype: DType, a_vec: Any, b_vec: Any) -> Any:
     """Tell whether threads read A or B 16 bytes at a time; fragments of 16-bit elements are read in pairs."""
-    return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
+    return ((a_vec > 1) | (b_vec > 1)) & (dtype.itemsize > 2)
 
 
-def units(shape: WorkTile, *, vectors: bool) -> tuple[int, int]:
+def units(bm: Any, bn: Any, tm: Any, tn: Any, *, vectors: Any) -> tuple[Any, Any]:
     """Return the threads, or warps, down and across a product's part of a work tile.
 
     The numbers are even if they read ``vectors``.
     """
-    down, across = ceil_div(shape.bm, shape.tm), ceil_div(shape.bn, shape.tn)
-    if vectors and min(down, across) > 1 and max(down, across) > 2:
-        return down + down % 2, across + across % 2
-    return down, across
+    down, across = ceil_div(bm, tm), ceil_div(bn, tn)
+    even = vectors & (smaller(down, across) > 1) & (larger(down, across) > 2)
+    return down + even * (down % 2), across + even * (across % 2)
 
 
 def columns_at_once(dtype: DType, constants: dict[str, int]) -> int:
@@ -340,67 +402,109 @@ def shape_of(config: Config) -> WorkTile:
     )
 
 
-@dataclass(frozen=True)
-class Staging:
-    """A work tile in shared memory: its parts and their starts in elements, and the bytes of D and of all."""
+class Sizes(NamedTuple):
+    """The size of a work tile in shared memory, of its work and of all of it: numbers, or arrays of them.
+
+    A stage has ``stage_elements``, D starts after ``d_first`` bytes of ``nbytes``, and its rows are ``d_pitch``
+    elements apart where they are staged one by one. A and B are copied by ``a_copies`` and ``b_copies``.
+    """
+
+    stage_elements: Any
+    d_first: Any
+    d_pitch: Any
+    nbytes: Any
+    units_down: Any
+    units_across: Any
+    tiles_down: Any
+    tiles_across: Any
+    work_tiles: Any
+    a_copies: Any
+    b_copies: Any
+
+
+def sizes(problem: Gemm, config: Configs) -> Sizes:
+    """Return the sizes of the work tiles of one configuration, or of each of many."""
+    return _sizes(problem, config) if isinstance(config, Config) else config.kept(_sizes, problem)
+
+
+def _counts(problem: Gemm, config: Configs) -> tuple[Any, ...]:
+    """Return the elements and the copies of A's and of B's part: numbers, or arrays of them."""
+    names = "PRODUCTS", "BM", "BN", "BY_RUNS"
+    if isinstance(config, Config):
+        return _part_counts(problem, *[config[name] for name in names])
+    rows = zip(*(config[name].tolist() for name in names), strict=True)
+    return tuple(np.array([_part_counts(problem, *map(int, row)) for row in rows], np.float64).T)
+
+
+@of_each_problem
+def _part_counts(problem: Gemm, group: int, bm: int, bn: int, by_runs: int) -> tuple[int, int, int, int]:
+    (a_side, b_side), a, b = parts(problem, group, bm, bn, bool(by_runs))
+    return a.elements, b.elements, a.copies(a_side), b.copies(b_side)
+
+
+def _sizes(problem: Gemm, config: Configs) -> Sizes:
+    a_elements, b_elements, a_copies, b_copies = _counts(problem, config)
+    group, bm, bn, staged = (config[name] for name in ("PRODUCTS", "BM", "BN", "D_STAGED"))
+    keep_b = 1 * keeps_b(problem, bn)
+    stage = a_elements + (1 - keep_b) * b_elements
+    d_first = (config["STAGES"] * stage + keep_b * b_elements) * problem.dtype.itemsize
+    d_size = problem.d_dtype.itemsize
+    vector = VECTOR_BYTES // d_size
+    # Rows are an odd number of vectors apart, as in stages. Shifted ones start within the first vector.
+    vectors = ceil_div(bn + (vector - 1) * (staged == 3), vector)
+    d_pitch = (vectors + 1 - vectors % 2) * vector
+    by_rows = 1 * (staged > 1)
+    outputs = bm * (by_rows * d_pitch + (1 - by_rows) * group * bn)
+    nbytes = (staged > 0) * (outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"])
+    wide = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
+    units_down, units_across = units(bm, bn, config["TM"], config["TN"], vectors=wide)
+    tiles_down, tiles_across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)
+    return Sizes(
+        stage,
+        d_first,
+        d_pitch,
+        d_first + ceil_div(nbytes, VECTOR_BYTES) * VECTOR_BYTES,
+        units_down,
+        units_across,
+        tiles_down,
+        tiles_across,
+        tiles_down * tiles_across * ceil_div(problem.batch, group),
+        a_copies,
+        b_copies,
+    )
+
+
+def _parts_of(problem: Gemm, config: Config) -> Parts:
+    return parts(problem, config["PRODUCTS"], config["BM"], config["BN"], bool(config["BY_RUNS"]))
+
+
+class Staging(NamedTuple):
+    """A work tile in shared memory: its parts and their starts in elements, its sizes, and how D is stored from it."""
 
     sides: tuple[OperandTile, OperandTile]
     a: StagedTile
     b: StagedTile
-    stage_elements: int
+    sizes: Sizes
     b_first: int
-    d_first: int
-    nbytes: int
-    units_down: int
-    units_across: int
     d_pitch: int
     d_step: int
     d_product: int
-    tiles_down: int
-    tiles_across: int
-    work_tiles: int
 
 
 def staging(problem: Gemm, config: Config) -> Staging:
     """Return the layout of a configuration's work tiles in shared memory."""
-    return _staging(problem, config.without("BLOCKS"))
-
-
-@of_each_problem
-def _staging(problem: Gemm, config: Config) -> Staging:
-    group, bm, bn = config["PRODUCTS"], config["BM"], config["BN"]
-    own, a, b = parts(problem, group, bm, bn, bool(config["BY_RUNS"]))
-    size = problem.dtype.itemsize
-    stage = a.elements + (0 if config["KEEP_B"] else b.elements)
-    whole = config["STAGES"] * stage + (b.elements if config["KEEP_B"] else 0)
-    d_size = problem.d_dtype.itemsize
-    d_row, d_column = problem.d_row_col
-    d_pitch, d_step, d_product = d_row, d_column, problem.batch_strides[3]
-    outputs = group * bm * bn
-    if config["D_STAGED"] > 1:
-        vector = VECTOR_BYTES // d_size
-        # Rows are an odd number of vectors apart, as in stages. Shifted ones start within the first vector.
-        shift = (vector - 1) * (config["D_STAGED"] == 3)
-        d_pitch, d_step, d_product = (ceil_div(bn + shift, vector) | 1) * vector, 1, 0
-        outputs = bm * d_pitch
-    nbytes = outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"] if config["D_STAGED"] else 0
-    down, across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)
-    vectors = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
-    units_down, units_across = units(shape_of(config), vectors=vectors)
+    own, a, b = _parts_of(problem, config)
+    tile = sizes(problem, config)
+    (d_row, d_column), d_product, staged = problem.d_row_col, problem.batch_strides[3], config["D_STAGED"]
+    if staged > 1:
+        d_row, d_column, d_product = tile.d_pitch, 1, 0
     return Staging(
         sides=own,
         a=a,
         b=b,
-        stage_elements=stage,
-        b_first=config["STAGES"] * stage if config["KEEP_B"] else a.elements,
-        d_first=whole * size,
-        nbytes=whole * size + ceil_div(nbytes, VECTOR_BYTES) * VECTOR_BYTES,
-        units_down=units_down,
-        units_across=units_across,
-        d_pitch=d_pitch if config["D_STAGED"] else 0,
-        d_step=d_step if config["D_STAGED"] else 0,
+        sizes=tile,
+        b_first=config["STAGES"] * tile.stage_elements if keeps_b(problem, config["BN"]) else a.elements,
+        d_pitch=d_row if staged else 0,
+        d_step=d_column if staged else 0,
         d_product=d_product if config["PRODUCTS"] > 1 else 0,
-        tiles_down=down,
-        tiles_across=across,
-        work_tiles=down * across * ceil_div(problem.batch, group),
     )

@@ -9,13 +9,13 @@ order. That launch also applies an epilogue.
 from __future__ import annotations
 
 from matmill.arch import Arch, get
-from matmill.config import Config
+from matmill.config import Columns, Config, Tiles
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
 from matmill.kernels.shared.tiled import STRIDED, strided_values, why_not_extents
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 from matmill.kernels.thin.cost import explain
-from matmill.kernels.thin.tiles import MOST_FEW, WARPS, rows_of_block, shapes, why_not, why_not_few
+from matmill.kernels.thin.tiles import MOST_FEW, TILE, WARPS, rows_of_block, shapes, why_not, why_not_few
 from matmill.launch import Argument
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
@@ -36,14 +36,23 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     There is none for products without a short side, with a short k, or with few outputs and a long k, which the inner
     kernel takes. There is only one if the kernel lacks the precision, so that the reason is given once.
     """
+    return _among(problem, arch, None).configs
+
+
+def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
+    """Return :func:`space`, or its configurations that have one of ``tiles``."""
     if min(problem.m, problem.n) > MOST_FEW or problem.k < _LEAST_K or is_long(problem):
-        return ()
+        return Columns(())
     swap = problem.m < problem.n
     launched = exchanged(problem) if swap else problem
-    tiles = [config.launched(EXCHANGED=int(swap)) for config in shapes(launched, arch)]
+    tiled = shapes(launched, arch, tiles)
     if why_not_precision(problem, promotes=True) is not None:
-        return (tiles[0].launched(SPLIT_K=1),)
-    return tuple(config.launched(SPLIT_K=slices) for config in tiles for slices in _slices(launched, config, arch))
+        pairs = [(0, 1)][: len(tiled)]
+    else:
+        each = enumerate(tiled.configs)
+        pairs = [(row, slices) for row, config in each for slices in _slices(launched, config, arch)]
+    rows, slices = [row for row, _ in pairs], [count for _, count in pairs]
+    return tiled.take(rows, SPLIT_K=slices, EXCHANGED=[int(swap)] * len(rows))
 
 
 def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
@@ -84,7 +93,7 @@ _PROBLEM = Gemm(m=14336, n=1, k=4096)
 THIN: Kernel[Gemm] = Kernel(
     entry="thin",
     package=__name__,
-    config=next(shapes(_PROBLEM, get("h200"))).launched(SPLIT_K=1, EXCHANGED=0),
+    config=shapes(_PROBLEM, get("h200")).config(0).launched(SPLIT_K=1, EXCHANGED=0),
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=_why_not,
@@ -94,4 +103,4 @@ THIN: Kernel[Gemm] = Kernel(
     parameters=_PARAMETERS,
 )
 
-PRODUCTION: Production[Gemm] = Production(THIN, space, explain)
+PRODUCTION: Production[Gemm] = Production(THIN, space, explain, TILE, _among)

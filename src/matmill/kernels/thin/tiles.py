@@ -8,15 +8,19 @@ dimension in which it is contiguous, by 8 warps that share its rows and k among 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from matmill.arch import Arch
-from matmill.config import Config, Configs
+from matmill.config import Columns, Config, Configs, Tiles
+from matmill.dtypes import DType
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import LONGEST, VECTOR_BYTES
 from matmill.problem import Gemm
 
+#: The constants that tell one tile from another, of those that a problem allows.
+TILE = ("ROWS", "WARPS_K")
 #: The most columns, and the warps of a block.
 MOST_FEW, WARPS = 16, 8
 #: Bytes of each of the two buffers for B, and the most k's in it. One is filled while a batch is multiplied with the
@@ -78,10 +82,49 @@ def _width(launched: Gemm, strides: tuple[int, int], extents: tuple[int, int], a
     return gcd(VECTOR_BYTES // size, max(1, aligned // size), extent)
 
 
-def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
-    """Yield the tiles worth considering for a problem with few columns: rows of a lane, and warps that divide k."""
-    size, sums = launched.dtype.itemsize, launched.dtype.accumulator.itemsize
-    number, width, by_k = few(launched), vector(launched), int(along_k(launched))
+def shapes(launched: Gemm, arch: Arch, tiles: Tiles | None = None) -> Columns:
+    """Return the tiles worth considering for a problem with few columns: rows of a lane, and warps that divide k.
+
+    With ``tiles`` they are those of it that are among these.
+    """
+    b_row, b_column = launched.b_row_col
+    b_along_k = abs(b_row) <= abs(b_column) or launched.n == 1
+    # Chunks of B are powers of two of k's, and none is larger.
+    least_k = 1 << min(launched.k, _MOST_BK).bit_length() - 1 if launched.k else 0
+    facts = _Facts(
+        launched.dtype,
+        few(launched),
+        vector(launched),
+        int(along_k(launched)),
+        least_k,
+        int(b_along_k),
+        _b_vector(launched) if b_along_k else 1,
+        arch.registers_per_sm,
+    )
+    return _shapes(facts, tiles)
+
+
+class _Facts(NamedTuple):
+    """All that tiles depend on: ``least_k`` is the largest power of two up to k, of those that matter."""
+
+    dtype: DType
+    few: int
+    width: int
+    by_k: int
+    least_k: int
+    b_along_k: int
+    b_vec: int
+    registers: int
+
+
+@lru_cache(maxsize=1024)
+def _shapes(facts: _Facts, tiles: Tiles | None) -> Columns:
+    return Columns(tuple(_tiles(facts))).having(TILE, tiles)
+
+
+def _tiles(facts: _Facts) -> Iterator[Config]:
+    size, sums = facts.dtype.itemsize, facts.dtype.accumulator.itemsize
+    number, width, by_k = facts.few, facts.width, facts.by_k
     most_rows = max(1, _MOST_SUMS[by_k] * 4 // (sums * number))
     most_bk = min(_MOST_BK, _BUFFER_BYTES // (sums * number))
     for warps_k in (1, 2, 4, 8):
@@ -103,7 +146,7 @@ def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
         for tile in tiles:
             held = tile["ROWS"] * (number + tile["RUN"])
             if batch(tile) <= most_bk and (size == sums or held <= _MOST_HELD):
-                yield _completed(tile.replace(FEW=number), launched, most_bk, arch)
+                yield _completed(tile.replace(FEW=number), facts, most_bk)
 
 
 def _rows(number: int) -> tuple[int, ...]:
@@ -116,18 +159,15 @@ def batch(config: Configs) -> Any:
     return config["WARPS_K"] * config["LANES_K"] * config["RUN"] * config["RUNS"]
 
 
-def _completed(tile: Config, launched: Gemm, most_bk: int, arch: Arch) -> Config:
+def _completed(tile: Config, facts: _Facts, most_bk: int) -> Config:
     """Return ``tile`` with its chunks of B, and as many blocks per SM as registers allow."""
-    b_row, b_column = launched.b_row_col
-    size = launched.dtype.itemsize
     bk = batch(tile)
-    while 2 * bk <= min(most_bk, max(bk, launched.k)):
+    while 2 * bk <= min(most_bk, max(bk, facts.least_k)):
         bk *= 2
-    b_along_k = abs(b_row) <= abs(b_column) or launched.n == 1
-    config = tile.replace(BK=bk, B_ALONG_K=int(b_along_k), B_VEC=_b_vector(launched) if b_along_k else 1)
-    needed = ceil_div(registers(config, size, launched.dtype.accumulator.itemsize), 8) * 8
+    config = tile.replace(BK=bk, B_ALONG_K=facts.b_along_k, B_VEC=facts.b_vec)
+    needed = ceil_div(registers(config, facts.dtype.itemsize, facts.dtype.accumulator.itemsize), 8) * 8
     least, most = _BLOCKS
-    return config.replace(BLOCKS_PER_SM=max(least, min(most, arch.registers_per_sm // (needed * WARPS * _WARP))))
+    return config.replace(BLOCKS_PER_SM=max(least, min(most, facts.registers // (needed * WARPS * _WARP))))
 
 
 def _b_vector(launched: Gemm) -> int:

@@ -11,51 +11,33 @@ to any, whose partial sums a second launch adds. The order is fixed. D's transpo
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
-from typing import Any
 
 from matmill.arch import Arch, get
 from matmill.config import Config
-from matmill.dtypes import BF16, F16
-from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production, ceil_div
-from matmill.kernels.pieces import METHODS, SPLIT, Pieces, in_pieces, method
+from matmill.dtypes import F16
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production
+from matmill.kernels.pieces import SPLIT, Pieces, method
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
-from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
+from matmill.kernels.shared.exchange import as_bound, as_launched
 from matmill.kernels.shared.outputs import workspace
-from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_split
+from matmill.kernels.splitk import SPLITK_REDUCE, why_not_split
 from matmill.kernels.wgmma.cost import explain
 from matmill.kernels.wgmma.maps import tensor_maps
+from matmill.kernels.wgmma.space import TILE, among, space
 from matmill.kernels.wgmma.tiles import (
-    ROWS,
     SHAPES,
-    Shape,
     cluster_blocks,
     configured,
     runs,
     shared_work_tiles,
-    straddling,
     threads,
-    unaligned,
     why_not,
-    why_not_registers,
-    why_not_wgmma,
     work_tiles,
 )
 from matmill.launch import Argument, Pointer
-from matmill.lowering import is_long
 from matmill.parameters import Parameters
-from matmill.precision import SHORTEST_K, deepest
+from matmill.precision import deepest
 from matmill.problem import Gemm
-
-#: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
-_LEAST_STEPS = 4
-#: The longest k of products of few outputs, which the inner kernel is for: beyond it a cluster's slices are too few.
-_LONGEST_K = 2**15
-#: Slices of k that a cluster may have, all of which run at the same time.
-_CLUSTERS_K = (2, 4, 8)
-#: Share of the SMs that get clusters of more than two blocks at once: SMs of a GPC may be left over. On an H200 14
-#: clusters of 8 ran at once and 16 did not, 27 of 4 did and 31 did not.
-_LARGE_CLUSTERS = 7 / 8
 
 _PARAMETERS = Parameters.of(
     a_map="matmill::TensorMap",
@@ -93,63 +75,6 @@ _PARAMETERS = Parameters.of(
     b_exponents="Index",
     deepest="float",
 )
-
-
-def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return every configuration worth considering.
-
-    They are tiles, with A and B exchanged or not, without and (for few tiles) with split-K. Float32 elements are split
-    into pieces by each method that the precision allows.
-
-    Operands that TMA cannot read are repacked, or A goes through registers; those whose rows straddle cache lines may
-    be repacked. There is none for few outputs and a very long k, which the inner kernel is for. Where the tensor cores
-    do not take the problem there is only one, so that the reason is given once.
-    """
-    for_inner = is_long(problem) and problem.plain and problem.k > _LONGEST_K
-    methods = [1 + METHODS.index(by) for by in problem.split_methods]
-    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32" and not methods) or for_inner:
-        return ()
-    if why_not_wgmma(problem, arch) is not None or problem.k < (SHORTEST_K if methods else 1):
-        return (configured(SHAPES[0], problem, arch, pieces=methods[0] if methods else 0),)
-    configs: list[Config] = []
-    for swap, pieces in product((False, True), methods or (0,)):
-        launched = exchanged(problem) if swap else problem
-        launched = in_pieces(launched, METHODS[pieces - 1]) if pieces else launched
-        for shape in _shapes(launched):
-            for operands in _operands(launched, shape):
-                operands |= {"pieces": pieces}
-                config = configured(shape, problem, arch, swap=swap, **operands)
-                most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
-                blocks = work_tiles(launched, config) * cluster_blocks(config)
-                for slices in splits(blocks, 1 if pieces else most, 1, arch):
-                    if slices > 1:
-                        config = configured(shape, problem, arch, swap=swap, slices=slices, **operands)
-                    configs.append(config)
-                configs += (
-                    configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, **operands)
-                    for slices in _CLUSTERS_K
-                    if slices <= most and not shape.pingpong and shape.cluster == (1, 1)
-                    if blocks * slices <= arch.sms * (_LARGE_CLUSTERS if slices > 2 else 1)
-                )
-    return tuple(configs)
-
-
-def _shapes(launched: Gemm) -> list[Shape]:
-    """Select tiles for a problem. Where no other kernel has its precision, those that are larger than D will do."""
-    k_major = runs(launched, "B").along_k
-    possible = [shape for shape in SHAPES if k_major or shape.bn % ROWS == 0]
-    suitable = [shape for shape in possible if shape.suits(launched.m, launched.n)]
-    return suitable or (possible if launched.precision != "default" else [])
-
-
-def _operands(launched: Gemm, shape: Shape) -> list[dict[str, Any]]:
-    """Return the ways in which a shape may load A and B: options of :func:`configured`."""
-    needed = unaligned(launched)
-    repacks = dict.fromkeys((needed, tuple(sorted({*needed, *straddling(launched)}))))
-    ways: list[dict[str, Any]] = [{"repack": repack} for repack in repacks]
-    if "A" in needed and why_not_registers(launched, shape) is None:
-        ways.append({"repack": needed[1:], "in_registers": True})
-    return ways
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -263,4 +188,4 @@ WGMMA: Kernel[Gemm] = Kernel(
     work_tiles=shared_work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain)
+PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain, TILE, among)

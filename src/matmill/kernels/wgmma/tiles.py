@@ -78,9 +78,10 @@ class Shape:
         """Accumulators of a thread."""
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
 
-    def suits(self, m: int, n: int) -> bool:
-        """Tell whether a tile is less than twice as wide and less than four times as high as D, or the least."""
-        return (self.bn < 2 * n or self.bn == _LEAST_BN) and (self.bm < 4 * m or self.bm == ROWS)
+
+def suits(bm: Any, bn: Any, m: Any, n: Any) -> Any:
+    """Tell whether tiles are less than twice as wide and less than four times as high as D, or the least."""
+    return ((bn < 2 * n) | (bn == _LEAST_BN)) & ((bm < 4 * m) | (bm == ROWS))
 
 
 #: Cooperative tiles, from the most work per byte to the least; two consumers at whole tiles in turn; and one consumer
@@ -206,12 +207,24 @@ def straddling(problem: Gemm) -> tuple[str, ...]:
 
 def why_not_registers(launched: Gemm, shape: Shape) -> str | None:
     """Say why fragments of A cannot go through registers, or None."""
+    return why_not_fragments(launched) or why_not_fragments_of_shape(shape)
+
+
+def why_not_fragments(launched: Gemm) -> str | None:
+    """Say why fragments of A cannot go through registers, whatever the tile, or None."""
     a, most = runs(launched, "A"), max(launched.m, launched.k)
     reasons = (
         (launched.dtype not in _16_BITS, f"{launched.dtype.name} has no unaligned fragments"),
         (a.stride != 1 and a.length > 1, "elements of A are apart along both dimensions"),
         (most >= _MOST_COPIED, f"{most} rows or columns of A are more than its copies count"),
         (launched.precision == "high", "promoted sums need the registers of A's fragments"),
+    )
+    return next((words for holds, words in reasons if holds), None)
+
+
+def why_not_fragments_of_shape(shape: Shape) -> str | None:
+    """Say why a tile cannot take fragments of A through registers, or None."""
+    reasons = (
         (shape.bm > 2 * ROWS, f"registers hold fragments of 64 rows of A for each of two warp groups, not {shape.bm}"),
         (shape.cluster[1] > 1, "another block loads a part of A"),
         # Measured 1.2 to 1.5 times as slow on an H200.
@@ -242,15 +255,14 @@ def configured(
     if pieces:
         again = again_constants(launched)
         launched = in_pieces(launched, METHODS[pieces - 1])
-    facts = _facts(launched, swap)
-    config = _constants(shape, facts, slices > 1, in_registers, pieces)
+    config = constants(shape, facts(launched, swap), slices > 1, in_registers, pieces)
     if again:
         config = config.replace(**again)
     repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
     return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
 
 
-class _Facts(NamedTuple):
+class Facts(NamedTuple):
     """All that a tile's constants depend on in a problem as it is launched.
 
     Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
@@ -274,10 +286,11 @@ class _Facts(NamedTuple):
 
 
 @of_each_problem
-def _facts(launched: Gemm, swap: bool) -> _Facts:  # noqa: FBT001 — kept by position
+def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by position
+    """Return the facts about a problem as it is launched; ``swap`` tells whether A and B are exchanged."""
     a, b, d = (runs(launched, name) for name in "ABD")
     itemsize = launched.dtype.itemsize
-    return _Facts(
+    return Facts(
         itemsize,
         launched.d_dtype is F32,
         launched.has_c,
@@ -299,7 +312,7 @@ def _facts(launched: Gemm, swap: bool) -> _Facts:  # noqa: FBT001 — kept by po
 
 
 @lru_cache(maxsize=8192)
-def _constants(shape: Shape, facts: _Facts, partial_sums: bool, in_registers: bool, pieces: int) -> Config:  # noqa: FBT001 — kept by position
+def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool, pieces: int) -> Config:  # noqa: FBT001 — kept by position
     """Return the compiled constants of :func:`configured`."""
     float32 = partial_sums or facts.float32
     staged = shape.staged or shape.bn
