@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
@@ -76,6 +77,11 @@ class Ready(Generic[P]):
         """True if the stage's launches count their blocks."""
         return self.choice.kernel.counts(self.problem)
 
+    @cached_property
+    def unbound(self) -> tuple[Launch, ...]:
+        """The launches with alpha 1 and beta 0, whose addresses a frame binds later."""
+        return self.launches(_NOWHERE)
+
     def launches(
         self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
     ) -> tuple[Launch, ...]:
@@ -99,8 +105,8 @@ def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], 
 def ready(stage: SubProblem[Any], choice: Choice[Any], arch: Arch) -> Ready[Any]:
     """Return a stage with the source of a kernel that was chosen for it."""
     problem = stage.problem
-    steps = choice.kernel.steps(problem, _operands(_NOWHERE))
-    return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
+    sources = tuple(generate(program, problem.dtype) for program in choice.kernel.programs(problem))
+    return Ready(stage, choice, sources, arch.target)
 
 
 def prepare_compiled(
@@ -176,8 +182,7 @@ class _LoadedStage:
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
-        launches = ready.launches(_NOWHERE)
-        self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, launches, strict=True))
+        self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, ready.unbound, strict=True))
         self._at_once = ready.stage.offsets.only_origin
 
     @property
@@ -187,7 +192,9 @@ class _LoadedStage:
 
     def bound(self, alpha: float, beta: float) -> _Bound:
         """Return a frame with these scalars."""
-        frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
+        ready = self._ready
+        launches = ready.unbound if (alpha, beta) == (1, 0) else ready.launches(_NOWHERE, alpha=alpha, beta=beta)
+        frame = self._gpu.frame(launches, NAMES)
         calls = tuple((kernel, *call) for kernel, call in zip(self._kernels, frame.calls, strict=True))
         return frame.bind, None if self._at_once else self._at_offsets, calls
 
