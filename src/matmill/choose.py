@@ -28,7 +28,7 @@ _FIRST, _FURTHER = 10e-6, 5e-6
 ALIKE = 1.07
 #: A long product that takes so many times its least seconds is chosen among all configurations: sizes that no drawn
 #: product had may be slow with the tiles of the others.
-_LONG, _FAR = 50e-6, 2.5
+_LONG, _FAR = 12e-6, 1.5
 
 
 @dataclass(frozen=True)

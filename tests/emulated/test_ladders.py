@@ -70,7 +70,11 @@ def _check_inner(row: dict[str, Any], asked: dict[str, Any]) -> None:
     m, n, k = (asked[size] for size in "mnk")
     assert row["bytes"] == 4 * ((1 if row["rung"] == "gram" else 2) * m * k + m * n)
     times = m if row["rung"] in {"basic", "phvm"} else 1
-    assert read_over_least(row["counters"], row["bytes"]) == pytest.approx(times, rel=0.05)
+    read = read_over_least(row["counters"], row["bytes"])
+    if row["rung"] == "production":  # the cost model may choose a tile that reads F for each row of D, from L1
+        assert 0.95 <= read <= 1.05 * m
+    else:
+        assert read == pytest.approx(times, rel=0.05)
 
 
 def _check_sum(row: dict[str, Any], asked: dict[str, Any]) -> None:
