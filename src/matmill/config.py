@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -62,7 +62,11 @@ class Config:
 
     def replace(self, **changes: int) -> Config:
         """Return the config with some compiled constants changed or added."""
-        return replace(self, constants=tuple(sorted({**dict(self.constants), **changes}.items())))
+        constants = dict(self.constants)
+        added = not changes.keys() <= constants.keys()
+        constants.update(changes)
+        pairs = constants.items()
+        return Config(tuple(sorted(pairs) if added else pairs), self.launch)
 
     def launched(self, **changes: int) -> Config:
         """Return the config with some constants of the launch changed or added."""
@@ -112,6 +116,11 @@ class Columns:
     def config(self, index: int) -> Config:
         """Return one configuration."""
         return self._configs[index]
+
+    @property
+    def origins(self) -> Any:
+        """A number for each configuration: equal ones differ in constants of the launch alone."""
+        return np.arange(len(self))
 
     def take(self, rows: Any, **launch: Any) -> Columns:
         """Return the configurations ``rows``, with constants of the launch added: an array for each of these.
@@ -194,6 +203,10 @@ class _Taken(Columns):
         if len(self._configs) < len(self):
             self._configs = tuple(self.config(index) for index in range(len(self)))
         return self._configs
+
+    @property
+    def origins(self) -> Any:
+        return self._base.origins if self._rows is None else self._base.origins[self._rows]
 
     def config(self, index: int) -> Config:
         config = self._base.config(index if self._rows is None else int(self._rows[index]))

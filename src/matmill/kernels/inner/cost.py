@@ -16,7 +16,9 @@ can run on tensor cores, in ``inner_search_h200_fit.jsonl`` and ``inner_search_h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
+from typing import Any, NamedTuple
 
 from matmill.arch import Arch
 from matmill.config import Config, Configs
@@ -42,7 +44,16 @@ from matmill.kernels.inner.passes import (
     packed,
     triangle,
 )
-from matmill.kernels.shared.model import PRICES, Prediction, Prices, columnwise, load_constants, overlapped
+from matmill.kernels.shared.model import (
+    PRICES,
+    Prediction,
+    Prices,
+    larger,
+    load_constants,
+    of_each,
+    overlapped,
+    smaller,
+)
 from matmill.kernels.splitk import LOADED_SLICES, leaves_partials
 from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
@@ -226,32 +237,104 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     return Prediction(together + overhead, terms, tuple(terms))
 
 
-@columnwise
-def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count the work of ``problem`` with ``config`` on ``arch``."""
-    staged, bs, s, v, slices = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
-    chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
+    slices, last_block = config["SPLIT_K"], config["LAST_BLOCK"]
     blocks = slices * problem.batch
-    slots = arch.sms * config["BLOCKS_PER_SM"]
-    chunks = ceil_div(ceil_div(problem.k, chunk), slices) * ceil_div(blocks, slots)
-    resident = min(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms))
-    busy = min(arch.sms, blocks)
-    shared = arch.carveout(resident, config["SHARED_BYTES"]) or arch.shared_per_sm
-    terms = chunks * chunk * resident  # of k, on the busiest SM
+    resident, busy = smaller(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms)), smaller(arch.sms, blocks)
+    tile = _Tile(*of_each(config, partial(_tile, problem, arch), resident))
+    chunks = ceil_div(ceil_div(problem.k, tile.chunk), slices)
+    last = 1 / larger(1, chunks)
+    chunks = chunks * ceil_div(blocks, arch.sms * config["BLOCKS_PER_SM"])
+    terms = chunks * tile.chunk * resident  # of k, on the busiest SM
+    row_bytes = (problem.m if problem.gram else problem.m + problem.n) * problem.dtype.itemsize
+    in_flight = larger(1, smaller(chunks, tile.in_flight))  # k may be 0
+    adds_apart = leaves_partials(problem, config) * 1.0
+    second = adds_apart * (1 - last_block)
+    sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    moved = adds_apart * tile.moves * sum_bytes
+    return Demand(
+        bytes=terms * busy * row_bytes,
+        flight=in_flight * tile.chunk * row_bytes * resident * busy,
+        l1=tile.l1 * busy,
+        scatter=tile.scatter,
+        barriers=chunks * tile.barriers,
+        stages=chunks * tile.stages * resident,
+        multiply_seconds=terms * tile.multiply_seconds,
+        multiplies=terms * tile.multiplies,
+        reads=terms * tile.reads,
+        loads=terms * tile.loads,
+        widened=terms * tile.widened,
+        copies=terms * tile.copies,
+        warps=tile.warps,
+        cache_lines=terms * tile.cache_lines,
+        passes=terms * tile.passes,
+        sums=tile.sums,
+        last_block=last_block * 1.0,
+        shifted=tile.shifted,
+        mma=tile.mma,
+        float64=float(problem.dtype.name == "float64"),
+        last=last,
+        direct=tile.direct,
+        code=tile.code,
+        partial_bytes=moved,
+        reduction=Reduction(second, second * ceil_div(slices, _WAYS * LOADED_SLICES), second * moved),
+        last_block_steps=tile.last_vectors * ceil_div(slices, tile.last_slices),
+        read_bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
 
+
+class _Tile(NamedTuple):
+    """What does not depend on the number of slices but by the blocks on an SM.
+
+    ``chunk`` are the k's of a block's step, ``in_flight`` the most steps under way. ``multiply_seconds`` to ``passes``
+    are for each k on the busiest SM, ``barriers`` and ``stages`` for each step; all others as in :class:`Demand`, but
+    ``l1`` for each SM at work. The last block has ``last_vectors`` sums a thread and loads ``last_slices`` slices at a
+    time; partial sums move ``moves`` times.
+    """
+
+    chunk: Any
+    in_flight: float
+    l1: float
+    scatter: float
+    barriers: float
+    stages: float
+    multiply_seconds: float
+    multiplies: float
+    reads: float
+    loads: float
+    widened: float
+    copies: float
+    cache_lines: float
+    passes: float
+    warps: float
+    sums: float
+    shifted: float
+    mma: float
+    direct: float
+    code: float
+    last_vectors: float
+    last_slices: Any
+    moves: float
+
+
+def _tile(problem: Gemm, arch: Arch, config: Config, resident: int) -> _Tile:
+    """Count the work of a tile of which ``resident`` blocks share an SM."""
+    staged, bs, s, v = config["BK"] > 0, config["BS"], config["S"], config["V"]
+    shared = arch.carveout(resident, config["SHARED_BYTES"]) or arch.shared_per_sm
     size = problem.dtype.itemsize
-    row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
-    in_flight = max(1, min(chunks, config["STAGES"] - 1 if staged else config["U"]))  # k may be 0
     mma = config["MMA"] == 1
     one_triangle = triangle(config)
     tm, tn = config["TM"], 0.0 if one_triangle else float(config["TN"])
     products = config["TM"] * (config["TM"] + 1) / 2 if one_triangle else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
-    multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
+    multiplies, seconds = s * products, s * products / lanes / arch.boost_hz
     threads = float(s)  # threads that load the same k
     if mma:
         warps = resident * bs // _LANES
-        each = terms * SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had the busiest one's work
+        each = SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had the busiest one's work
         diagonal, halves = on_diagonal(config, FRAGMENTS[size]), (False, True)
         slots_each = [_mma_slots(problem, config, diagonal=half) for half in halves]
         seconds_each = [_mma_seconds(problem, config, arch, diagonal=half) for half in halves]
@@ -266,52 +349,42 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     copied, cache_lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
         copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
-        passes = row_bytes / _CACHE_LINE
+        passes = (problem.m if problem.gram else problem.m + problem.n) * size / _CACHE_LINE
         for name, count in (("E", tm), ("F", tn)):
             read = Reads.of(config, name, problem)
-            each = threads * count * read.per_element
-            loads += each
-            passes += each / _LANES * read.passes(config[f"{name}_PITCH"])
+            of_one = threads * count * read.per_element
+            loads += of_one
+            passes += of_one / _LANES * read.passes(config[f"{name}_PITCH"])
     else:
         reads = threads * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
         cache_lines = _cache_lines(problem, config, "E", tm, config["DOWN"])
         cache_lines += _cache_lines(problem, config, "F", tn, config["ACROSS"])
-
-    last_block_adds = config["LAST_BLOCK"] == 1
-    adds_apart = leaves_partials(problem, config)
-    second = float(adds_apart and not last_block_adds)
-    sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    moved = float((2 if packed(config) else 3) * sum_bytes) if adds_apart else 0.0
-    return Demand(
-        bytes=float(terms * busy * row_bytes),
-        flight=float(in_flight * chunk * row_bytes * resident * busy),
-        l1=arch.l1_bytes(shared) * busy / _held(problem, config),
+    vectors, side_by_side = last_block(config, problem.dtype.accumulator.itemsize)
+    ways = bs // side_by_side
+    return _Tile(
+        chunk=config["BK"] * k_groups(config) if staged else v * (bs // s),
+        in_flight=config["STAGES"] - 1 if staged else config["U"],
+        l1=arch.l1_bytes(shared) / _held(problem, config),
         scatter=_scatter(problem, config),
-        barriers=chunks / resident / k_groups(config) if staged else 0.0,
-        stages=float(chunks * bs * resident) if staged else 0.0,
+        barriers=1 / resident / k_groups(config) if staged else 0.0,
+        stages=float(bs) if staged else 0.0,
         multiply_seconds=seconds,
         multiplies=multiplies,
-        reads=terms * reads,
-        loads=terms * loads,
-        widened=float(terms * threads * (tm + tn)) if problem.dtype.wider is not None and not mma else 0.0,
-        copies=terms * copied,
+        reads=reads,
+        loads=loads,
+        widened=threads * (tm + tn) if problem.dtype.wider is not None and not mma else 0.0,
+        copies=copied,
+        cache_lines=cache_lines,
+        passes=passes,
         warps=resident * bs / _LANES,
-        cache_lines=terms * cache_lines,
-        passes=terms * passes,
         sums=outputs_of(config) * bs / _LANES,
-        last_block=float(last_block_adds),
-        mma=float(config["MMA"]),
-        float64=float(problem.dtype.name == "float64"),
-        last=1 / max(1, ceil_div(ceil_div(problem.k, chunk), slices)),
+        shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
+        mma=float(mma),
         direct=float(not staged),
         code=_code(config, products),
-        shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=moved,
-        reduction=Reduction(second, second * ceil_div(slices, _WAYS * LOADED_SLICES), second * moved),
-        last_block_steps=float(_last_block_steps(problem, config)),
-        read_bytes_per_s=arch.dram_bytes_per_s,
-        hz=arch.boost_hz,
-        sms=float(arch.sms),
+        last_vectors=ceil_div(vectors, bs),
+        last_slices=ways * at_once(ways, bs, config["BLOCKS_PER_SM"]),
+        moves=2 if packed(config) else 3,
     )
 
 
@@ -341,14 +414,6 @@ def _code(config: Config, products: float) -> float:
     pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
     most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))
     return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
-
-
-def _last_block_steps(problem: Gemm, config: Config) -> int:
-    """Return the steps of a thread of the last block, each with all the loads that it can have in flight."""
-    bs = config["BS"]
-    vectors, lanes = last_block(config, problem.dtype.accumulator.itemsize)
-    ways = bs // lanes
-    return ceil_div(vectors, bs) * ceil_div(config["SPLIT_K"], ways * at_once(ways, bs, config["BLOCKS_PER_SM"]))
 
 
 def _scatter(problem: Gemm, config: Config) -> float:

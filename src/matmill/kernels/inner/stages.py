@@ -7,6 +7,7 @@ elements apart. The pitch is the smallest one for which a warp's reads take the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from matmill.config import Config
 from matmill.kernel import ceil_div
@@ -87,8 +88,13 @@ def _pitch(config: Config, name: str, problem: Gemm) -> int:
         return extent
     # Shifted rows start up to one vector late.
     least = {STRIDED: extent, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
-    pitches = [least + vector * more for more in range(_VECTORS)]
-    return min(pitches, key=Reads.of(config, name, problem).passes)
+    return _with_fewest_passes(Reads.of(config, name, problem), least, vector)
+
+
+@lru_cache(maxsize=4096)
+def _with_fewest_passes(reads: Reads, least: int, vector: int) -> int:
+    """Return the pitch from ``least`` elements on, in steps of ``vector``, with which a load takes fewest passes."""
+    return min((least + vector * more for more in range(_VECTORS)), key=reads.passes)
 
 
 def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:

@@ -42,6 +42,27 @@ def for_each(config: Configs, count: Callable[[Config], tuple[float, ...]], *nam
     return np.array([count(one) for one in examples], np.float64)[which].T
 
 
+def of_each(config: Configs, count: Callable[[Config, int], tuple[float, ...]], number: Any) -> Any:
+    """Apply ``count`` to one configuration and a number, or to each of many and its own.
+
+    It runs once for configurations that differ in constants of the launch alone, if their numbers are the same. Each of
+    its numbers becomes an array.
+
+    >>> from matmill.config import Columns
+    >>> sliced = Columns([Config.of(BM=128), Config.of(BM=64)]).take([0, 0, 1], SPLIT_K=[1, 2, 1])
+    >>> of_each(sliced, lambda tile, number: (tile["BM"] * number, number), np.array([1, 1, 3]))
+    array([[128., 128., 192.],
+           [  1.,   1.,   3.]])
+    """
+    if isinstance(config, Config):
+        return count(config, number)
+    numbers = np.broadcast_to(np.asarray(number, np.int64), len(config))
+    keys = config.origins * (int(numbers.max(initial=0)) + 1) + numbers
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    counts = [count(config.config(index), int(numbers[index])) for index in first.tolist()]
+    return np.array(counts, np.float64)[which].T
+
+
 def stack(rows: Sequence[D]) -> D:
     """Join dataclasses of numbers into one of arrays, nested ones too."""
     columns = {}
