@@ -251,8 +251,8 @@ def choose_from(
     For calls in a row this is the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about
     equal calls, such as those limited by the host, the configuration with the least GPU time wins.
 
-    ``tiles`` are those to choose among, by kernel; kernels that it lacks are left out. Where none of them is legal, or
-    for None, all are considered. With ``usable`` only kernels for which it is true count, of ``tiles`` alone.
+    ``tiles`` are those to choose among, by kernel, with all of a kernel that it lacks. Where none of them is legal, or
+    for None, all are considered. With ``usable`` only kernels for which it is true count, and none beside ``tiles``.
     """
     alike = _fastest(candidates, problem, arch, tiles, usable)
     if not alike and tiles is not None and usable is None:

@@ -28,6 +28,10 @@ def _agree(models: tuple[Production[Any], ...], problem: Any, arch: str) -> None
         single = [model.explain(problem, config, gpu).seconds for config in configs]
         assert model.predict(problem, configs, gpu) == pytest.approx(single, rel=1e-12)
         if configs:
+            columns = model.columns(problem, gpu)  # as a choice asks for them: tiles, and launches of each
+            with np.errstate(all="ignore"):
+                predicted = dict(zip(columns.configs, model.predict(problem, columns, gpu), strict=True))
+            assert [predicted[config] for config in configs] == pytest.approx(single, rel=1e-12)
             together = model.explain(problem, Columns(configs), gpu)
             for index, config in enumerate(configs):
                 terms = model.explain(problem, config, gpu).terms
@@ -66,6 +70,12 @@ def test_transposes(*, m: int, n: int, dtype: Any, batch: int, added: bool, alig
     align = max(align, dtype.itemsize)
     rows, columns = View((n, 1), m * n, align, align), View((1, m), m * n, align, align)
     _agree(TRANSPOSE_ADD_KERNELS, Geam(m, n, dtype, columns, rows if added else None, rows, batch), "h200")
+
+
+@pytest.mark.parametrize("dtype", [F16, F32])
+@pytest.mark.parametrize("k", [700, 40_000])
+def test_tiles_with_few_slices_and_with_many(dtype: Any, k: int) -> None:
+    _agree(PRODUCTION, Gemm(24, 17, k, dtype, a_align=4, b_align=4), "h200")
 
 
 def test_no_configuration_is_no_prediction() -> None:

@@ -287,9 +287,9 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 
 
 class _Tile(NamedTuple):
-    """What does not depend on the number of slices but by the blocks on an SM.
+    """Counts of a tile, which depend on the number of slices only through the blocks that share an SM.
 
-    ``chunk`` are the k's of a block's step, ``in_flight`` the most steps under way. ``multiply_seconds`` to ``passes``
+    ``chunk`` are the k's of a block's step, ``in_flight`` the most steps in flight. ``multiply_seconds`` to ``passes``
     are for each k on the busiest SM, ``barriers`` and ``stages`` for each step; all others as in :class:`Demand`, but
     ``l1`` for each SM at work. The last block has ``last_vectors`` sums a thread and loads ``last_slices`` slices at a
     time; partial sums move ``moves`` times.
