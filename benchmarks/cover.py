@@ -256,7 +256,7 @@ def pooled(sets: Mapping[str, Sequence[Tile]]) -> dict[str, list[Tile]]:
 
 @dataclass(frozen=True)
 class Sets:
-    """What the choice is among: tiles that both the layout and the size of a product allow."""
+    """The tiles that a choice is among: those that both the layout and the size of a product allow."""
 
     layouts: Mapping[str, Collection[Tile]]
     sizes: Mapping[str, Collection[Tile]]

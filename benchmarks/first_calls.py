@@ -129,7 +129,7 @@ class Run:
 
 
 class Machine(NamedTuple):
-    """What makes a tensor of a type and shape, waits for the GPU, and multiplies in torch's way, or None."""
+    """Functions that make a tensor of a type and shape, wait for the GPU, and multiply by torch, or None for that."""
 
     tensor: Callable[[str, tuple[int, ...]], Any]
     wait: Callable[[], object]

@@ -326,10 +326,7 @@ def _fastest(
 
 def considered(candidate: Production[P], problem: P, arch: Arch, tiles: Mapping[str, Tiles] | None = None) -> Columns:
     """Return the configurations of one kernel that are considered: none where a single one stands for a reason."""
-    own = None if tiles is None else tiles.get(candidate.kernel.entry)
-    if own is not None and not own:
-        return Columns(())
-    columns = candidate.columns(problem, arch, own)
+    columns = candidate.columns(problem, arch, _own(candidate, tiles))
     alone = len(columns) == 1 and candidate.kernel.with_config(columns.config(0)).why_not(problem, arch) is not None
     return Columns(()) if alone else columns
 
@@ -339,10 +336,12 @@ def legal_among(
 ) -> Iterator[Kernel[P]]:
     """Yield the kernels with each legal configuration among ``tiles``."""
     for candidate in candidates:
-        for config in considered(candidate, problem, arch, tiles).configs:
-            kernel = candidate.kernel.with_config(config)
-            if kernel.why_not(problem, arch) is None:
-                yield kernel
+        yield from candidate.legal(problem, arch, _own(candidate, tiles))
+
+
+def _own(candidate: Production[P], tiles: Mapping[str, Tiles] | None) -> Tiles | None:
+    """Return a kernel's part of ``tiles``, or None where all of its configurations are considered."""
+    return None if tiles is None else tiles.get(candidate.kernel.entry)
 
 
 def _judged(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> tuple[list[str], list[float]]:

@@ -296,6 +296,8 @@ class Production(Generic[P]):
 
     def columns(self, problem: P, arch: Arch, tiles: Tiles | None = None) -> Columns:
         """Return the configurations worth considering, or with ``tiles`` those that have one of them."""
+        if tiles is not None and not tiles:
+            return Columns(())
         if self.among is None:
             return Columns(self.space(problem, arch))
         return self.among(problem, arch, tiles)
@@ -311,9 +313,9 @@ class Production(Generic[P]):
         predicted: list[float] = np.broadcast_to(self.explain(problem, columns, arch).seconds, len(columns)).tolist()
         return predicted
 
-    def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
-        """Return the kernel with each configuration that is legal for ``problem``."""
-        kernels = (self.kernel.with_config(config) for config in self.space(problem, arch))
+    def legal(self, problem: P, arch: Arch, tiles: Tiles | None = None) -> Iterator[Kernel[P]]:
+        """Return the kernel with each of :meth:`columns` that is legal for ``problem``."""
+        kernels = (self.kernel.with_config(config) for config in self.columns(problem, arch, tiles).configs)
         return (kernel for kernel in kernels if kernel.why_not(problem, arch) is None)
 
 

@@ -63,8 +63,9 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
         entries: Sequence[Production[Any]] = PRODUCTION
         choice: Choice[Any] = choose(problem, arch)
         whole: Choice[Any] = choose(problem, arch, exhaustive=True)
-        few = list(legal_among(PRODUCTION, problem, arch, covering(problem, arch)))
-        covered = len(few) if choice.kernel in few and covering(problem, arch) is not None else None
+        tiles = covering(problem, arch)
+        few = () if tiles is None else tuple(legal_among(PRODUCTION, problem, arch, tiles))
+        covered = len(few) if choice.kernel in few else None
     else:
         entries = TRANSPOSE_ADD_KERNELS
         whole = choice = choose_transpose_add(problem, arch)

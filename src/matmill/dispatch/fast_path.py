@@ -151,7 +151,11 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
     # increment_version takes one tensor.
     except (KeyError, RuntimeError, TypeError):
         return None
-    return out if _enqueued(call, call.enqueue, x, device, (a, b, 0, d, 0)) else None
+    if call.workspace:
+        return out if _enqueued_in_workspace(call, call.enqueue, x, device, (a, b, 0, d, 0)) else None
+    current_stream = torch.current_stream
+    call.enqueue((a, b, 0, d, 0, 0, 0), current_stream(device))
+    return out
 
 
 class Launcher:
@@ -175,37 +179,35 @@ class Launcher:
         if out is None:
             out = x.new_empty(call.shape)
         a, b, d = x.data_ptr(), y.data_ptr(), out.data_ptr()
-        c = 0 if addend is None else addend.data_ptr()
-        if (a | b | d | c) & 15:
+        added = 0 if addend is None else addend.data_ptr()
+        if (a | b | d | added) & 15:
             return None
+        c, bias = (0, added) if self._biased else (added, 0)
         if call.workspace:
-            slots = (a, b, 0, d, c) if self._biased else (a, b, c, d, 0)
-            return out if _enqueued(call, self._enqueue, x, self._device, slots) else None
+            return out if _enqueued_in_workspace(call, self._enqueue, x, self._device, (a, b, c, d, bias)) else None
         current_stream = torch.current_stream
-        addresses = (a, b, 0, d, 0, 0, c) if self._biased else (a, b, c, d, 0, 0, 0)
-        self._enqueue(addresses, current_stream(self._device))
+        self._enqueue((a, b, c, d, 0, 0, bias), current_stream(self._device))
         return out
 
 
-def _enqueued(
+def _enqueued_in_workspace(
     call: plan_cache.PreparedCall, enqueue: Enqueue, x: Any, device: int, slots: tuple[int, int, int, int, int]
 ) -> bool:
-    """Enqueue a call on torch's current stream, for the addresses of A, B, C, D and a bias.
+    """Enqueue a call that needs a workspace on torch's current stream, for the addresses of A, B, C, D and a bias.
 
     Returns False where there is no memory for the workspace.
     """
     current_stream = torch.current_stream
     stream = current_stream(device)
-    workspace, counter, lent = 0, 0, None  # keeps borrowed memory alive until the launches are enqueued
-    if call.workspace:
-        stream_buffers = call.stream_buffers
-        workspace, counter = stream_buffers(stream)
-        if not workspace:
-            try:
-                lent = x.new_empty(call.workspace, dtype=torch.byte)
-            except RuntimeError:  # out of memory: the checked path raises a better message
-                return False
-            workspace = lent.data_ptr()
+    stream_buffers = call.stream_buffers
+    workspace, counter = stream_buffers(stream)
+    lent = None  # keeps borrowed memory alive until the launches are enqueued
+    if not workspace:
+        try:
+            lent = x.new_empty(call.workspace, dtype=torch.byte)
+        except RuntimeError:  # out of memory: the checked path raises a better message
+            return False
+        workspace = lent.data_ptr()
     a, b, c, d, bias = slots
     enqueue((a, b, c, d, workspace, counter, bias), stream)
     return True
