@@ -10,8 +10,8 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,29 +274,23 @@ def test_a_launch_that_no_gpu_takes_does_not_reach_the_driver(change: dict[str, 
     assert (driver.calls, seen) == ([], [])
 
 
-class Code:
-    """Object code as cuda-core has it: the library is unloaded with the last reference."""
+class Library:
+    """The driver's functions that load kernels: each load takes its time, in which other threads run."""
 
-    loaded = 0
-    unloaded: ClassVar[list[int]] = []
+    def __init__(self, *, load: int = 0, get: int = 0) -> None:
+        self._load, self._get, self.loaded = load, get, 0
 
-    def __init__(self) -> None:
-        Code.loaded += 1
-        self.library = 100 * Code.loaded
-
-    @classmethod
-    def from_cubin(cls, _cubin: bytes, name: str) -> Code:
-        """Take its time, in which other threads run."""
-        assert name
+    def cuLibraryLoadData(self, cubin: bytes, *_options: object) -> tuple[SimpleNamespace, int | None]:  # noqa: N802
+        """Return a library, or a status of failure without one."""
+        assert cubin == CUBIN.cubin
         time.sleep(0.02)
-        return cls()
+        self.loaded += 1
+        return SimpleNamespace(value=self._load), None if self._load else 100 * self.loaded
 
-    def get_kernel(self, _entry: str) -> SimpleNamespace:
-        """Return a kernel of the library."""
-        return SimpleNamespace(handle=self.library + 1)
-
-    def __del__(self) -> None:
-        Code.unloaded.append(self.library)
+    def cuLibraryGetKernel(self, library: int, entry: bytes) -> tuple[SimpleNamespace, int | None]:  # noqa: N802
+        """Return a kernel of the library, or a status of failure without one."""
+        assert entry == b"scale"
+        return SimpleNamespace(value=self._get), None if self._get else library + 1
 
 
 def _at_once(work: Any) -> list[Any]:
@@ -315,14 +309,9 @@ def _at_once(work: Any) -> list[Any]:
     return result
 
 
-def _loading(monkeypatch: pytest.MonkeyPatch) -> gpu.GPU:
-    module: Any = ModuleType("cuda.core")
-    module.ObjectCode = Code
-    monkeypatch.setitem(sys.modules, "cuda.core", module)
-    gc.collect()  # what an earlier test loaded is counted there
-    monkeypatch.setattr(Code, "loaded", 0)
-    monkeypatch.setattr(Code, "unloaded", [])
-    device, _driver, _seen = _launching(0, 77)
+def _loading(library: Library) -> gpu.GPU:
+    device, driver, _seen = _launching(0, 77)
+    vars(driver).update({name: getattr(library, name) for name in ("cuLibraryLoadData", "cuLibraryGetKernel")})
     vars(device).pop("function")
     device._kernels = {}
     return device
@@ -332,15 +321,30 @@ CUBIN = Binary("k", "scale", "sm_90a", b"cubin", "ptx", Resources(1, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["prepare", "function"])
-def test_a_kernel_that_threads_meet_together_is_loaded_once(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    device = _loading(monkeypatch)
+def test_a_kernel_that_threads_meet_together_is_loaded_once(how: str) -> None:
+    library = Library()
+    device = _loading(library)
     functions = {
         "prepare": lambda: device.prepare(CUBIN, LAUNCH)._function,
         "function": lambda: device.function(CUBIN, LAUNCH),
     }
     assert set(_at_once(functions[how])) == {1101}
-    gc.collect()
-    assert (Code.loaded, Code.unloaded) == (1, [])
+    assert library.loaded == 1
+
+
+@pytest.mark.parametrize(
+    ("library", "error", "match"),
+    [
+        (Library(load=209), LaunchError, "kernel k: got CUDA_ERROR_INVALID_VALUE: invalid argument when loading"),
+        (Library(get=500), LaunchError, "kernel k: got CUDA_ERROR_INVALID_VALUE: invalid argument when loading"),
+        (Library(load=700), ContextLostError, "from loading kernel k"),
+    ],
+)
+def test_a_kernel_that_does_not_load(library: Library, error: type[LaunchError], match: str) -> None:
+    device = _loading(library)
+    with pytest.raises(error, match=match):
+        device.function(CUBIN, LAUNCH)
+    assert not device._kernels
 
 
 def test_threads_get_one_and_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from matmill.jit.nvrtc import compiler_version
 #: Distributions whose versions matter to a result; CuPy is published under one name per CUDA version.
 PACKAGES = (
     "numpy",
-    "cuda-core",
     "cuda-bindings",
     "nvidia-cuda-nvrtc",
     "rich",

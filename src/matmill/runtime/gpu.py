@@ -1,7 +1,7 @@
-"""The CUDA executor: device memory through the driver's bindings, kernels through cuda-core, launches through ctypes.
+"""The CUDA executor: device memory and kernels through the driver's bindings, launches through ctypes.
 
-Importing this file does not load CUDA. :func:`unavailable` calls the driver's library directly, through ctypes: on a
-machine without a driver, cuda-core's first failure can make the next call hang.
+Importing this file does not load CUDA. :func:`unavailable` calls the driver's library directly, through ctypes: the
+bindings are not imported on a machine without a driver.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def unavailable() -> str | None:
     capability = (numbers[0], numbers[1])
     if capability < _OLDEST:
         return f"GPU 0 has compute capability {capability[0]}.{capability[1]}, and the compiler starts at 7.5"
-    if importlib.util.find_spec("cuda.core") is None:
-        return "the package cuda-core is not installed"
+    if importlib.util.find_spec("cuda.bindings") is None:
+        return "the package cuda-bindings is not installed"
     return None
 
 
@@ -405,30 +405,34 @@ class GPU:
             # As much as there is: other launches share the kernel's limit.
             most = self.arch.shared_per_block - binary.resources.shared
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
-        return int(self.call("cuKernelGetFunction", kernel.handle))
+            self.call("cuKernelSetAttribute", attribute, most, kernel, self._device)
+        return int(self.call("cuKernelGetFunction", kernel))
 
     def _loaded(self, binary: Binary, entry: str) -> Any:
-        """Return an entry point of ``binary``, loaded once, in the current context."""
-        from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
-
+        """Return the ``CUkernel`` of an entry point of ``binary``, loaded once, in the current context."""
         # A kernel of several launches has all entry points in one cubin.
         key = (binary.cubin, entry)
-        try:
-            # A second load would replace the first, and unload its code while its handle is in use.
-            with self._loading:
-                if key not in self._kernels:
-                    # The object code is kept with its kernel: freeing it would unload the code.
-                    code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
-                    self._kernels[key] = (code, code.get_kernel(entry))
-                return self._kernels[key][1]
-        except Exception as error:
+        with self._loading:
+            if key not in self._kernels:
+                self._kernels[key] = self._load(binary, entry)
+            return self._kernels[key]
+
+    def _load(self, binary: Binary, entry: str) -> Any:
+        """Load the cubin of ``binary``, which stays loaded for the life of the process."""
+        driver = self._driver
+        status, library = driver.cuLibraryLoadData(binary.cubin, [], [], 0, [], [], 0)
+        if not status.value:
+            status, kernel = driver.cuLibraryGetKernel(library, entry.encode())
+        if status.value in _LOST:
+            self.check(status.value, f"loading kernel {binary.kernel}")
+        if status.value:
             raise LaunchError(
                 argument=f"kernel {binary.kernel}",
-                got=f"{error} when loading its cubin for {binary.target}",
+                got=f"{self.words(status.value)} when loading its cubin for {binary.target}",
                 wanted=f"a cubin that GPU {self.index} ({self.arch.title}, {self.arch.target}) runs",
                 fix="Compile for this GPU's target, and update the driver if it is older than the compiler.",
-            ) from error
+            )
+        return kernel
 
     def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer
