@@ -8,6 +8,7 @@ calls up to 1.22 times as long on an H200 (2026-11-23, ``benchmarks/results/laun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,14 +16,14 @@ from matmill.dtypes import DType
 from matmill.errors import ArgumentError
 from matmill.launch import Pointer, TensorMap, Value
 
-#: C++ and NumPy types of the numbers that a parameter may be. ``Acc`` is the accumulator's type.
-_NUMBERS: dict[str, type[np.generic]] = {
-    "int": np.int32,
-    "unsigned": np.uint32,
-    "Index": np.int64,
-    "float": np.float32,
-    "double": np.float64,
+#: C++ and NumPy types of the numbers that a parameter may be, integers with their range. ``Acc`` is the accumulator's
+#: type.
+_INTEGERS: dict[str, tuple[type[np.generic], int, int]] = {
+    "int": (np.int32, -(2**31), 2**31 - 1),
+    "unsigned": (np.uint32, 0, 2**32 - 1),
+    "Index": (np.int64, -(2**63), 2**63 - 1),
 }
+_REALS: dict[str, type[np.generic]] = {"float": np.float32, "double": np.float64}
 _TENSOR_MAP = "matmill::TensorMap"
 
 
@@ -53,6 +54,10 @@ class Parameters:
     def of(cls, **fields: str) -> Parameters:
         """Return parameters from keyword arguments, in their order."""
         return cls(tuple(fields.items()))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.fields)
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -85,30 +90,27 @@ class Parameters:
         Raises :class:`~matmill.errors.ArgumentError` for missing or surplus names, for a value of another kind than its
         field, and for an integer outside its field's range.
         """
-        names = [name for name, _ in self.fields]
-        if set(names) != set(values):
+        if values.keys() != self._names:
             raise ArgumentError(
                 argument="parameters",
                 got=", ".join(sorted(values)),
-                wanted=", ".join(names),
+                wanted=", ".join(name for name, _ in self.fields),
                 fix="Give each declared parameter once.",
             )
         return tuple(_as_field(name, kind, values[name], dtype) for name, kind in self.fields)
 
 
 def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value:
-    if kind.endswith("*") or kind == _TENSOR_MAP:
+    if kind in _INTEGERS:
+        number, least, most = _INTEGERS[kind]
+        if isinstance(value, int | float | np.number) and least <= value <= most and int(value) == value:
+            return number(int(value))
+    elif kind.endswith("*") or kind == _TENSOR_MAP:
         if isinstance(value, Pointer if kind.endswith("*") else TensorMap):
             return value
-    elif isinstance(value, int | float | np.integer | np.floating):
-        if kind == "Acc":
-            return dtype.accumulator.scalar(float(value))  # wraps, or becomes infinite, as C++ would
-        number = _NUMBERS[kind]
-        if np.issubdtype(number, np.floating):
-            return number(value)
-        info = np.iinfo(number)  # type: ignore[type-var]
-        if int(value) == value and info.min <= value <= info.max:
-            return number(int(value))
+    elif isinstance(value, int | float | np.number):
+        # The accumulator's number wraps, or becomes infinite, as C++'s would.
+        return dtype.accumulator.scalar(float(value)) if kind == "Acc" else _REALS[kind](value)
     raise ArgumentError(
         argument=f"parameter {name}", got=repr(value), wanted=f"a value of type {kind}", fix="Pass one that fits it."
     )

@@ -147,9 +147,7 @@ def _put_stride(bits: int, index: int, stride: int) -> int:
 # TMA reads the map at every copy, and a kernel has few maps.
 @lru_cache(maxsize=1024)
 def decode(data: bytes, label: str = _LABEL) -> TensorMap:
-    """Return the tensor that 128 bytes describe to TMA.¶Its pointer has the map's address and the name ``label``.
-
-    It is a tensor whose pointer has the map's address and the name ``label``.
+    """Return the tensor that 128 bytes describe to TMA. Its pointer has the map's address and the name ``label``.
 
     Raises :class:`~matmill.errors.ArgumentError` with the argument ``label`` for bytes that are no tensor map or that
     break one of :func:`encode`'s rules, as ``tensormap.replace`` may, and :class:`~matmill.errors.EmulationError` for

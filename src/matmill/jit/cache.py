@@ -48,18 +48,20 @@ class DiskCache:
             data = self.path(key).read_bytes()
         except OSError:
             return None
-        head, body = data[: len(_MAGIC)], data[len(_MAGIC) :]
-        if head != _MAGIC or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
+        start = len(_MAGIC) + _DIGEST
+        digest = hashlib.sha256(memoryview(data)[start:]).digest()  # a view: payloads are large, and copies take time
+        if data[:start] != _MAGIC + digest:
             return None
-        line, _, payload = body[_DIGEST:].partition(b"\n")
         try:
-            header = json.loads(line)
+            end = data.index(b"\n", start)
+            header = json.loads(data[start:end])
             own, meta, cut = header["key"], header["meta"], header["first"]
         except (ValueError, TypeError, KeyError, RecursionError):  # a valid checksum, but not this class's format
             return None
-        if own != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(payload):
+        first = end + 1
+        if own != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(data) - first:
             return None
-        return meta, payload[:cut], payload[cut:]
+        return meta, data[first : first + cut], data[first + cut :]
 
     def put(self, key: str, meta: dict[str, Any], first: bytes, second: bytes) -> None:
         """Store an entry. If the folder cannot be written, the next run compiles again; there is no error."""

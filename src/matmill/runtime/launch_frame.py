@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct as Packer
+from typing import Any, NamedTuple
 
 from matmill.arch import Arch
 from matmill.errors import LaunchError
 from matmill.kernel import ceil_div
-from matmill.launch import HOPPER, Argument, Encode, Launch, Pointer, TensorMap, in_memory, size_and_alignment
+from matmill.launch import HOPPER, Encode, Launch, Pointer, TensorMap, in_memory, size_and_alignment
 
 #: The largest alignment of a parameter: a tensor map's.
 _ALIGN = TensorMap.ALIGN
@@ -21,6 +23,38 @@ _CLUSTER, _PDL, _CARVEOUT = 4, 6, 14
 
 #: Writes the address that an encoded map begins with (``matmill.tensor_map``).
 _write_address = Packer("=Q").pack_into
+
+
+class _Layout(NamedTuple):
+    """The slots of a launch's parameters: the name of a pointer that shares one, or an offset from the first.
+
+    ``size`` is the bytes of all slots, ``parameters`` those that the kernel takes. ``write`` writes the bytes of
+    parameters without a name.
+    """
+
+    slots: tuple[str | int, ...]
+    size: int
+    parameters: int
+    write: Callable[..., None]
+
+
+@lru_cache(maxsize=1024)
+def _layout(kinds: tuple[str | tuple[int, int], ...]) -> _Layout:
+    """Lay out parameters by their names, or sizes and alignments: once for all launches that have such."""
+    slots: list[str | int] = []
+    form, end, total = "=", 0, 0
+    for kind in kinds:
+        if isinstance(kind, str):
+            slots.append(kind)
+            total += 8
+        else:
+            size, align = kind
+            start = ceil_div(end, align) * align
+            slots.append(start)
+            form += f"{start - end}x{size}s"
+            end = start + size
+            total += size
+    return _Layout(tuple(slots), ceil_div(end, _ALIGN) * _ALIGN, total, Packer(form).pack_into)
 
 
 class _Attribute(ctypes.Structure):
@@ -73,11 +107,19 @@ class Frame:
         self._encode = encode or _no_encoder
         self._maps: list[tuple[int, int, TensorMap]] = []  # offset, index of the name, and the tensor map
         self._encoded: dict[int, int] = {}  # the address for which the map at an offset was encoded
-        size = 8 * len(names) + sum(_slot_bytes(launch) for launch in launches)
-        self._buffer = ctypes.create_string_buffer(size + _ALIGN)
+        layouts = [
+            _layout(
+                tuple(
+                    arg.name if isinstance(arg, Pointer) and arg.name in names else size_and_alignment(arg)
+                    for arg in launch.args
+                )
+            )
+            for launch in launches
+        ]
+        first = ceil_div(8 * len(names), _ALIGN) * _ALIGN
+        self._buffer = ctypes.create_string_buffer(first + sum(layout.size for layout in layouts) + _ALIGN)
         self._first = -ctypes.addressof(self._buffer) % _ALIGN
         self._write = Packer(f"={len(names)}Q").pack_into
-        self._free = self._first + 8 * len(names)
         self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
         self._stream = 0
         self._attributes = [
@@ -85,9 +127,10 @@ class Frame:
         ]  # kept alive, because configs point to them
         for attributes, config in zip(self._attributes, self._configs, strict=True):
             config.attributes, config.attribute_count = ctypes.addressof(attributes), len(attributes)
-        start = ctypes.addressof(self._buffer)
-        slots = [[start + self._slot(arg, names) for arg in launch.args] for launch in launches]
-        self._arrays = [(ctypes.c_void_p * max(1, len(own)))(*own) for own in slots]
+        self._arrays, free = [], self._first + first
+        for launch, layout in zip(launches, layouts, strict=True):
+            self._arrays.append(self._filled(launch, layout, free, names))
+            free += layout.size
         self.calls = tuple(
             (ctypes.addressof(config), ctypes.addressof(array))
             for config, array in zip(self._configs, self._arrays, strict=True)
@@ -102,7 +145,8 @@ class Frame:
                 continue
             start = address + tensor.first
             if known is None or start % _ALIGN:  # the encoder checks what is less aligned than any map demands
-                self._put(offset, self._encode(tensor, address), TensorMap.NBYTES)
+                data = self._checked(tensor, address)
+                ctypes.memmove(ctypes.addressof(self._buffer) + offset, data, TensorMap.NBYTES)
             else:  # in a tenth of the time
                 _write_address(self._buffer, offset, start)
             self._encoded[offset] = address
@@ -111,42 +155,40 @@ class Frame:
             for config in self._configs:
                 config.stream = stream
 
-    def _slot(self, arg: Argument, names: Sequence[str]) -> int:
-        """Return the offset of the argument's slot, and write the slot unless :meth:`bind` will."""
-        if isinstance(arg, Pointer) and arg.name in names:
-            return self._first + 8 * names.index(arg.name)
-        size, align = size_and_alignment(arg)
-        offset = ceil_div(self._free - self._first, align) * align + self._first
-        self._free = offset + size
-        if isinstance(arg, TensorMap) and arg.pointer.name in names:
-            self._maps.append((offset, names.index(arg.pointer.name), arg))
-        else:
-            self._put(offset, in_memory(arg, self._encode), size)
-        return offset
+    def _filled(self, launch: Launch, layout: _Layout, free: int, names: Sequence[str]) -> ctypes.Array[Any]:
+        """Return the addresses of a launch's slots, which begin at an offset; write all but those of ``names``."""
+        if layout.parameters > _MOST_BYTES:
+            raise LaunchError(
+                argument=f"launch {launch}",
+                got=f"{layout.parameters} bytes of parameters",
+                wanted=f"at most {_MOST_BYTES}",
+                fix="Pass a pointer to the larger ones.",
+            )
+        start, data, slots = ctypes.addressof(self._buffer), [], []
+        for arg, slot in zip(launch.args, layout.slots, strict=True):
+            if isinstance(slot, str):
+                slots.append(start + self._first + 8 * names.index(slot))
+                continue
+            slots.append(start + free + slot)
+            if isinstance(arg, TensorMap) and arg.pointer.name in names:
+                self._maps.append((free + slot, names.index(arg.pointer.name), arg))
+                data.append(b"")
+            else:
+                data.append(in_memory(arg, self._checked))
+        layout.write(self._buffer, free, *data)
+        return (ctypes.c_void_p * max(1, len(slots)))(*slots)
 
-    def _put(self, offset: int, data: bytes, size: int) -> None:
-        if len(data) != size:
+    def _checked(self, tensor: TensorMap, address: int) -> bytes:
+        """Encode a tensor map, whose size a slot has."""
+        data = self._encode(tensor, address)
+        if len(data) != TensorMap.NBYTES:
             raise LaunchError(
                 argument="a parameter",
                 got=f"{len(data)} bytes",
-                wanted=f"the {size} of its slot",
+                wanted=f"the {TensorMap.NBYTES} of its slot",
                 fix="A tensor map is encoded in 128 bytes; other sizes follow from the argument's type.",
             )
-        ctypes.memmove(ctypes.addressof(self._buffer) + offset, data, size)
-
-
-def _slot_bytes(launch: Launch) -> int:
-    """Return an upper bound of the bytes of a launch's parameters, each at a multiple of its alignment."""
-    sizes = [size_and_alignment(arg) for arg in launch.args]
-    total = sum(size for size, _ in sizes)
-    if total > _MOST_BYTES:
-        raise LaunchError(
-            argument=f"launch {launch}",
-            got=f"{total} bytes of parameters",
-            wanted=f"at most {_MOST_BYTES}",
-            fix="Pass a pointer to the larger ones.",
-        )
-    return sum(size + align for size, align in sizes)
+        return data
 
 
 def _no_encoder(tensor: TensorMap, _address: int) -> bytes:
