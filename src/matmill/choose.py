@@ -29,6 +29,8 @@ ALIKE = 1.07
 #: A long product that takes so many times its least seconds is chosen among all configurations: sizes that no drawn
 #: product had may be slow with the tiles of the others.
 _LONG, _FAR = 12e-6, 1.5
+#: What least seconds are multiplied with, so that rounding rules nothing out.
+_ROUNDED = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -287,8 +289,8 @@ def choose_from(
     return Choice(best, least, explain)
 
 
-#: Seconds, those of a call, the order among equals, and a kernel.
-_Ranked = tuple[float, float, int, Kernel[P]]
+#: Seconds, those of a call, the order among equals (a candidate and its configuration), and a kernel.
+_Ranked = tuple[float, float, tuple[int, int], Kernel[P]]
 
 
 def _fastest(
@@ -298,30 +300,63 @@ def _fastest(
     tiles: Mapping[str, Tiles] | None,
     usable: Callable[[Kernel[P], P], bool] | None = None,
 ) -> list[_Ranked[P]]:
-    """Return legal configurations with about the least time per call; few others are asked whether they are legal."""
+    """Return legal configurations with about the least time per call; few others are asked whether they are legal.
+
+    Kernels that no configuration makes fast enough (:attr:`Production.least`) are left out.
+    """
     fastest: list[_Ranked[P]] = []
-    most, start, spaces, predictions = inf, 0, [], []
-    for candidate in candidates:
-        columns = considered(candidate, problem, arch, tiles)
-        if len(columns):
-            with np.errstate(all="ignore"):  # models know legal configurations
-                predictions += candidate.predict(problem, columns, arch)
-            spaces.append((start, candidate.kernel, columns))
-            start += len(columns)
-    order = sorted(range(start), key=lambda index: (inf if isnan(predictions[index]) else predictions[index], index))
-    for index in order:
-        seconds = predictions[index]
-        if seconds > most:
+    quickest = enough = inf  # seconds of the quickest call, and beyond which no configuration is the choice
+    for least, number in _by_least(candidates, problem, arch, tiles):
+        if least > enough:
             break
-        first, own, columns = next(space for space in reversed(spaces) if space[0] <= index)
-        kernel = own.with_config(columns.config(index - first))
-        if (usable is None or usable(kernel, problem)) and kernel.why_not(problem, arch) is None:
-            call = call_seconds(kernel, problem, seconds)
-            fastest.append((seconds, call, index, kernel))
-            most = min(most, ALIKE * call)
-            if call <= max(seconds, _FIRST):  # no other takes the GPU or the host less
+        candidate = candidates[number]
+        columns = considered(candidate, problem, arch, tiles)
+        if not len(columns):
+            continue
+        with np.errstate(all="ignore"):  # models know legal configurations
+            predictions = [inf if isnan(seconds) else seconds for seconds in candidate.predict(problem, columns, arch)]
+        calls: list[float] = []
+        least_call = inf
+        for row in sorted(range(len(columns)), key=predictions.__getitem__):
+            seconds = predictions[row]
+            if seconds > enough:
                 break
-    return [one for one in fastest if one[1] <= most]
+            if least_call < inf:  # only a call with fewer launches may be better
+                calls = calls or _calls(candidate.kernel, problem, columns, predictions)
+                if calls[row] >= least_call:
+                    continue
+            kernel = candidate.kernel.with_config(columns.config(row))
+            is_legal = len(columns) == 1 or kernel.why_not(problem, arch) is None
+            if is_legal and (usable is None or usable(kernel, problem)):
+                call = call_seconds(kernel, problem, seconds)
+                fastest.append((seconds, call, (number, row), kernel))
+                least_call, quickest = call, min(quickest, call)
+                enough = min(enough, ALIKE * call)
+                if call <= max(seconds, _FIRST):  # no slower one takes the host less
+                    enough = min(enough, seconds)
+                    break
+    return [one for one in fastest if one[1] <= ALIKE * quickest]
+
+
+def _calls(kernel: Kernel[P], problem: P, columns: Columns, seconds: list[float]) -> list[float]:
+    """Return :func:`call_seconds` of many configurations."""
+    launches = kernel.launches_with(problem, columns)
+    calls: list[float] = np.maximum(seconds, _FIRST + _FURTHER * (launches - 1)).tolist()
+    return calls
+
+
+def _by_least(
+    candidates: Sequence[Production[P]], problem: P, arch: Arch, tiles: Mapping[str, Tiles] | None
+) -> list[tuple[float, int]]:
+    """Return the seconds that none of a candidate's configurations undercuts, and its number, the least first.
+
+    Those without tiles are left out.
+    """
+    return sorted(
+        (0.0 if candidate.least is None else _ROUNDED * candidate.least(problem, arch), number)
+        for number, candidate in enumerate(candidates)
+        if _own(candidate, tiles) != frozenset()
+    )
 
 
 def considered(candidate: Production[P], problem: P, arch: Arch, tiles: Mapping[str, Tiles] | None = None) -> Columns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -97,8 +97,9 @@ class AuxLaunch(Generic[P]):
     """A launch before or after a kernel's own; it is a program of its own.
 
     ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` tells whether that
-    problem and those constants need the launch; None means always. ``pdl`` is the one of its ``Launch``. ``constants``
-    returns constants that depend on the problem and the main kernel's constants, in addition to ``config``.
+    problem and those constants, or each of many, need the launch; None means always. ``pdl`` is the one of its
+    ``Launch``. ``constants`` returns constants that depend on the problem and the main kernel's constants, in addition
+    to ``config``.
     """
 
     entry: str
@@ -107,7 +108,7 @@ class AuxLaunch(Generic[P]):
     parameters: Parameters
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
-    needed: Callable[[P, Config], bool] | None = None
+    needed: Callable[[P, Configs], Any] | None = None
     pdl: bool = False
     constants: Callable[[P, Config], dict[str, int]] | None = None
     file: str = "kernel.cuh"
@@ -148,7 +149,7 @@ class Kernel(Generic[P]):
     before: tuple[AuxLaunch[P], ...] = ()
     after: tuple[AuxLaunch[P], ...] = ()
     workspace_bytes: Callable[[P, Config], int] | None = None
-    last_block_reduces: Callable[[P, Config], bool] | None = None
+    last_block_reduces: Callable[[P, Configs], Any] | None = None
     rewrite: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
     pdl: bool = False
     parameters: Parameters | None = None
@@ -171,12 +172,20 @@ class Kernel(Generic[P]):
 
     def counts(self, problem: P) -> bool:
         """Tell whether a counter saves the launches in ``after``."""
-        return self.last_block_reduces is not None and self.last_block_reduces(problem, self.config)
+        return self.last_block_reduces is not None and bool(self.last_block_reduces(problem, self.config))
 
     def count_launches(self, problem: P) -> int:
         """Return the number of launches with a counter."""
-        after = () if self.counts(problem) else self.after
-        return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
+        return int(self.launches_with(problem, self.config))
+
+    def launches_with(self, problem: P, config: Configs) -> Any:
+        """Return the number of launches with a counter, with one configuration or with each of many."""
+        before, after = (
+            sum(1 if aux.needed is None else 1 * aux.needed(problem, config) for aux in launches)
+            for launches in (self.before, self.after)
+        )
+        counts = self.last_block_reduces is not None and self.last_block_reduces(problem, config)
+        return 1 + before + after * (1 - 1 * counts)
 
     def programs(self, problem: P) -> tuple[Program, ...]:
         """Return the programs of all launches with a counter, in their order."""
@@ -273,6 +282,7 @@ class Production(Generic[P]):
     those configurations of ``space`` whose tile is in a set.
     ``general`` returns a configuration that takes the problem and, with the same constants, many others of its element
     type, or None: it answers, if not fast, while a better kernel is being compiled.
+    ``least`` returns seconds that no legal configuration undercuts, in much less time than ``explain``.
     """
 
     kernel: Kernel[P]
@@ -281,6 +291,7 @@ class Production(Generic[P]):
     tile: tuple[str, ...] = ()
     among: Callable[[P, Arch, Tiles | None], Columns] | None = None
     general: Callable[[P, Arch], Config | None] | None = None
+    least: Callable[[P, Arch], float] | None = None
 
     @classmethod
     def of(
@@ -290,9 +301,15 @@ class Production(Generic[P]):
         explain: Callable[[P, Configs, Arch], Prediction],
         tile: tuple[str, ...],
         general: Callable[[P, Arch], Config | None] | None = None,
+        *,
+        least: Callable[[P, Arch], float] | None = None,
     ) -> Production[P]:
         """Return the production kernel whose space is what ``among`` returns without a set of tiles."""
-        return cls(kernel, lambda problem, arch: among(problem, arch, None).configs, explain, tile, among, general)
+
+        def space(problem: P, arch: Arch) -> tuple[Config, ...]:
+            return among(problem, arch, None).configs
+
+        return cls(kernel, space, explain, tile, among, general, least)
 
     def columns(self, problem: P, arch: Arch, tiles: Tiles | None = None) -> Columns:
         """Return the configurations worth considering, or with ``tiles`` those that have one of them."""

@@ -87,6 +87,41 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     assert choice.kernel.count_launches(problem) == {"alone": 1, "two": 2}[chosen]
 
 
+def test_a_kernel_that_cannot_win_is_not_looked_at() -> None:
+    spaces: list[str] = []
+
+    def slow(name: str, least: float) -> Production[Gemm]:
+        def space(_problem: Gemm, _arch: arch.Arch) -> tuple[Config, ...]:
+            spaces.append(name)
+            return (HUGE, SMALL)
+
+        return replace(_production(SMALL), space=space, least=lambda _problem, _arch: least)
+
+    problem, h200 = Gemm(m=10, n=1, k=1), arch.get("h200")  # takes a second with SMALL
+    candidates = [slow("hopeless", 1.1), slow("as fast", 1.0), _production(SMALL)]
+    kernel = replace(candidates[1].kernel, entry="first")
+    choice = choose_from([candidates[0], replace(candidates[1], kernel=kernel), candidates[2]], problem, h200)
+    assert spaces == ["as fast"]
+    assert choice.kernel.entry == "first"  # of equals the one that comes first
+
+
+def test_no_slower_call_with_as_many_launches_is_asked_whether_it_is_legal() -> None:
+    configs = tuple(Config.of(BM=1, SHARED=0, EVEN=0, LAST_BLOCK=0, N=number) for number in range(50))
+    asked: list[int] = []
+
+    def why_not(_problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
+        asked.append(config["N"])
+        return "not the first one" if config["N"] == 0 else None
+
+    more = AuxLaunch("more", "toy", Config(), Parameters(()), _geometry, lambda *_: ())
+    kernel = replace(_production(BIG).kernel, after=(more,), why_not_config=why_not)
+    production = Production(
+        kernel, lambda _problem, _arch: configs, lambda *case: Prediction(5e-6 + 1e-9 * case[1]["N"], {}, ())
+    )
+    choice = choose_from([production], Gemm(m=1, n=1, k=1), arch.get("h200"))
+    assert (choice.kernel.config["N"], asked) == (1, [0, 1])
+
+
 @given(
     st.sampled_from(["a100", "h200"]),
     st.sampled_from(list(ALL.values())),
@@ -142,7 +177,7 @@ def test_a_launch_that_is_not_made_rules_nothing_out() -> None:
     def huge(_problem: Gemm, _config: Config) -> Geometry:
         return Geometry((1, 10**6, 1), (32, 1, 1))
 
-    def made(problem: Gemm, _config: Config) -> bool:
+    def made(problem: Gemm, _config: Configs) -> bool:
         return problem.k > 1
 
     kernel = replace(

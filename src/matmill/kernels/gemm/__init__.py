@@ -11,7 +11,7 @@ from matmill.arch import Arch
 from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
-from matmill.kernels.gemm.cost import explain
+from matmill.kernels.gemm.cost import explain, least
 from matmill.kernels.gemm.tiles import TILE, TILES, shapes, threads, why_not, with_vector_widths
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
@@ -128,4 +128,4 @@ GEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production.of(GEMM, _where_wide, explain, TILE, general)
+PRODUCTION: Production[Gemm] = Production.of(GEMM, _where_wide, explain, TILE, general, least=least)

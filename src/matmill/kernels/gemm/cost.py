@@ -65,12 +65,24 @@ def explain(
     cycles = per_sm * k_tiles * _pace(problem, config, arch, resident, c)
     cycles = cycles + ceil_div(per_sm, resident) * _outside(config, c)
     compute = cycles / arch.boost_hz
-    outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
-    loaded = max(0, problem.least_bytes - outside)  # less if products of a batch share C
-    memory = (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
+    memory = _memory(problem, arch, c)
     added = Reduction.of(problem, config).seconds(prices, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "second": added}
     return Prediction(prices.launch + larger(compute, memory) + added, terms, ("compute", "memory"))
+
+
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: those of memory, or of the FMAs and of filling the pipeline."""
+    multiply = problem.flops / arch.peak(problem.dtype.accumulator.name)
+    compute = constants.fill_cycles / arch.boost_hz + multiply
+    return prices.launch + max(compute, _memory(problem, arch, constants))
+
+
+def _memory(problem: Gemm, arch: Arch, c: Constants) -> float:
+    """Return the seconds of loading A and B, and of reading C and storing D."""
+    outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
+    loaded = max(0, problem.least_bytes - outside)  # less if products of a batch share C
+    return (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
 
 
 def rounds(problem: Gemm, config: Configs, arch: Arch) -> Any:

@@ -14,7 +14,7 @@ from matmill.arch import Arch
 from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import BF16, F16, F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
-from matmill.kernels.hgemm.cost import explain
+from matmill.kernels.hgemm.cost import explain, least
 from matmill.kernels.hgemm.tiles import (
     LARGEST,
     TILE,
@@ -143,4 +143,4 @@ HGEMM: Kernel[Gemm] = Kernel(
     work_tiles=work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production.of(HGEMM, _among, explain, TILE, general)
+PRODUCTION: Production[Gemm] = Production.of(HGEMM, _among, explain, TILE, general, least=least)

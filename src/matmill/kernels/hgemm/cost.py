@@ -19,13 +19,15 @@ float64. float32 has three products of tf32 for one, and instructions that split
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import log2
 from typing import Any
 
 from matmill.arch import Arch
 from matmill.config import Configs
-from matmill.dtypes import F32, F64
+from matmill.dtypes import F32, F64, DType
 from matmill.kernel import ceil_div
+from matmill.kernels.hgemm.tiles import copies, shapes
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import Repacking
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, overlapped, smaller
@@ -151,6 +153,39 @@ def explain(
     (128, 256)
     """
     return times(demand(problem, config, arch), constants, prices)
+
+
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: memory's, or those of all products and of storing whole tiles.
+
+    Elements that are copied one by one are not ahead of their use, unless a launch before the product repacks them.
+    """
+    c = constants
+    tile, stages = _extremes(arch, problem.dtype)
+    blocks = ceil_div(problem.batch, arch.sms)  # of the busiest SM
+    outputs = max(blocks * tile, problem.batch * problem.m * problem.n / arch.sms)
+    slots = min(c.store_slots, c.piece_slots / _VECTOR, c.keep_slots) / (_LANES * _SCHEDULERS)
+    share = c.mma_share if arch.capability[0] == 9 and problem.dtype is not F64 else 1.0
+    products = TF32_PRODUCTS if problem.dtype is F32 else 1
+    multiply = products * problem.flops / (2 * arch.sms * _fmas(problem, arch) * share)
+    outside = c.fill_cycles + slots * outputs
+    memory = problem.least_bytes / (c.read_share * arch.dram_bytes_per_s)
+    latency = c.latency_cycles if problem.k else 0.0
+    ahead, alone = (
+        overlapped(c.overlap, (max(multiply, latency / count) + outside) / arch.boost_hz, memory)
+        for count in (stages - 1, 1)
+    )
+    own = copies(problem)
+    single = problem.dtype.itemsize == ELEMENT_BYTES and 1 in (own["A_VEC"], own["B_VEC"])
+    return prices.launch + (min(alone, ahead + prices.second) if single else ahead)
+
+
+@cache
+def _extremes(arch: Arch, dtype: DType) -> tuple[int, int]:
+    """Return the fewest outputs of a tile, and the most stages; a GPU with little shared memory may have no tile."""
+    tiles = shapes(arch, dtype)
+    outputs = (tile["BM"] * tile["BN"] for tile in tiles)
+    return min(outputs, default=0), max((tile["STAGES"] for tile in tiles), default=2)
 
 
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always
-from matmill.kernels.inner.cost import explain
+from matmill.kernels.inner.cost import explain, least
 from matmill.kernels.inner.mma import TILE
 from matmill.kernels.inner.space import among_where_long, space, why_not
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, counter, output_values, workspace
@@ -157,4 +157,4 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     )
 
 
-PRODUCTION: Production[Gemm] = Production.of(INNER, among_where_long, explain, TILE)
+PRODUCTION: Production[Gemm] = Production.of(INNER, among_where_long, explain, TILE, least=least)

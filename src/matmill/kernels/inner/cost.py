@@ -189,6 +189,12 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: those of reading E and F, and the latency of a first load."""
+    row_bytes = (problem.m if problem.gram else problem.m + problem.n) * problem.dtype.itemsize
+    return prices.launch + constants.latency + problem.k * problem.batch * row_bytes / arch.dram_bytes_per_s
+
+
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c = constants

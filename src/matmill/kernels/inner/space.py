@@ -250,16 +250,15 @@ def _copied(problem: Gemm, arch: Arch, read: Config, tiles: Tiles | None) -> Ite
     for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
         if tiles is not None and (0, v, 0, bs, bk, stages) not in tiles:
             continue
-        config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
-        if _worth_a_stage(config, problem):
-            config = _resident(config, problem, arch, loaded)
+        if _worth_a_stage(read, problem, bs, bk):
+            config = _resident(read.replace(U=0, BS=bs, BK=bk, STAGES=stages), problem, arch, loaded)
             fits = config["SHARED_BYTES"] <= arch.shared_per_block
             if fits and bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
                 yield config
 
 
-def _worth_a_stage(config: Config, problem: Gemm) -> bool:
-    size, bs, bk = problem.dtype.itemsize, config["BS"], config["BK"]
+def _worth_a_stage(config: Config, problem: Gemm, bs: int, bk: int) -> bool:
+    size = problem.dtype.itemsize
     if bs < config["S"]:
         return False
     rows = {"E": problem.m, "F": 0 if problem.gram else problem.n}

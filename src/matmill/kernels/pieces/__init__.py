@@ -12,8 +12,9 @@ Where elements are too small or too large for their pieces, the product's blocks
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.dtypes import F16, F32, DType
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.kernels.hgemm.tiles import split_tile, with_vector_widths
@@ -295,8 +296,8 @@ def _constants(problem: Gemm, config: Config) -> dict[str, int]:
     }
 
 
-def _needs_pieces(_problem: Gemm, config: Config) -> bool:
-    return bool(config["PIECES"])
+def _needs_pieces(_problem: Gemm, config: Configs) -> Any:
+    return config["PIECES"] > 0
 
 
 #: Splits A and B of the problem as it is launched, where the config has pieces.

@@ -8,8 +8,9 @@ Where B is A's transpose in the same memory, they share one copy.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
 from matmill.kernels.shared.outputs import workspace
@@ -142,8 +143,8 @@ def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> 
     return _PARAMETERS.pack(problem.dtype, **values)
 
 
-def _needs_repack(_problem: Gemm, config: Config) -> bool:
-    return bool(repacked(config))
+def _needs_repack(_problem: Gemm, config: Configs) -> Any:
+    return (config.get("REPACK_A") > 0) | (config.get("REPACK_B") > 0)
 
 
 #: Repacks the matrices that are not aligned.

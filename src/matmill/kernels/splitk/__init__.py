@@ -31,7 +31,7 @@ _VECTOR, _CACHE_LINE, _PADDING = 16, 128, 32  # bytes: of loads, of a cache line
 #: longer for 256 KB, which the host may still save.
 MOST_ADDED_BY_ONE = 320 * 1024
 
-Needed = Callable[[Gemm, Config], bool]
+Needed = Callable[[Gemm, Configs], Any]
 
 
 def padded_bytes(problem: Gemm, config: Config) -> int:

@@ -14,7 +14,7 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
 from matmill.kernels.shared.tiled import STRIDED, strided_values, why_not_extents
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
-from matmill.kernels.thin.cost import explain
+from matmill.kernels.thin.cost import explain, least
 from matmill.kernels.thin.tiles import MOST_FEW, TILE, WARPS, rows_of_block, shapes, why_not, why_not_few
 from matmill.launch import Argument
 from matmill.lowering import is_long
@@ -103,4 +103,4 @@ THIN: Kernel[Gemm] = Kernel(
     parameters=_PARAMETERS,
 )
 
-PRODUCTION: Production[Gemm] = Production(THIN, space, explain, TILE, _among)
+PRODUCTION: Production[Gemm] = Production(THIN, space, explain, TILE, _among, least=least)

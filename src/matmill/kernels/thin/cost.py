@@ -82,6 +82,13 @@ def explain(
     return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: those of the least bytes, and of a batch of a block."""
+    memory = problem.least_bytes / (constants.load_share * arch.dram_bytes_per_s)
+    latency = (constants.latency_cycles + constants.outside_cycles) / arch.boost_hz
+    return prices.launch + overlapped(constants.norm, memory, latency)
+
+
 def _batch_cycles(problem: Gemm, config: Configs, arch: Arch, c: Constants) -> Any:
     """Return the cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is more."""
     number = problem.dtype
