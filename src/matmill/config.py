@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -100,22 +100,29 @@ class Columns:
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        self._configs = tuple(configs)
+        self._made = dict(enumerate(configs))
         self._columns: dict[str, Any] = {}
         self._groups: dict[tuple[str, ...], tuple[list[Config], Any]] = {}
         self._kept: dict[Any, tuple[Any, Any]] = {}
+        self._tables: dict[Any, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._configs)
+        return len(self._made)
 
     @property
     def configs(self) -> tuple[Config, ...]:
         """All configurations."""
-        return self._configs
+        return tuple([self.config(index) for index in range(len(self))])
 
     def config(self, index: int) -> Config:
         """Return one configuration."""
-        return self._configs[index]
+        config = self._made.get(index)
+        if config is None:
+            config = self._made[index] = self._make(index)
+        return config
+
+    def _make(self, index: int) -> Config:
+        raise IndexError(index)
 
     @property
     def origins(self) -> Any:
@@ -143,6 +150,20 @@ class Columns:
         result: R = known[1]
         return result
 
+    def table(self, function: Callable[[Any], Sequence[Any]]) -> Any:
+        """Return what a function of the constants gives: arrays, kept for those that are taken from these too.
+
+        It must not depend on constants that :meth:`take` or :meth:`launched` adds.
+
+        >>> tiles = Columns([Config.of(BM=128, BN=64), Config.of(BM=64, BN=64)])
+        >>> tiles.take([1], SPLIT_K=[4]).table(lambda tile: (tile["BM"] * tile["BN"], tile["BM"] + tile["BN"])).tolist()
+        [[4096.0], [128.0]]
+        """
+        table = self._tables.get(function)
+        if table is None:
+            table = self._tables[function] = np.array(function(self), np.float64)
+        return table
+
     def having(self, names: tuple[str, ...], tiles: Tiles | None) -> Columns:
         """Return the configurations whose constants ``names`` are among ``tiles``; all of them for None.
 
@@ -156,8 +177,12 @@ class Columns:
     def __getitem__(self, name: str) -> Any:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = np.array([one[name] for one in self._configs], np.float64)
+            column = self._columns[name] = np.array([values[name] for values in self._values], np.float64)
         return column
+
+    @cached_property
+    def _values(self) -> list[dict[str, int]]:
+        return [config._values for config in self.configs]  # noqa: SLF001 — a file of its own kind
 
     def groups(self, names: tuple[str, ...]) -> tuple[list[Config], Any]:
         """Return a configuration for each combination of those constants, and for each configuration which it has.
@@ -176,18 +201,52 @@ class Columns:
         return known
 
     def __contains__(self, name: str) -> bool:
-        return name in self._configs[0]
+        return name in self.config(0)
 
     def get(self, name: str, default: int = 0) -> Any:
         """Return the constant ``name``, or ``default`` for a kernel without it."""
         return self[name] if name in self else np.full(len(self), float(default))
 
 
-class _Taken(Columns):
-    """Some configurations of others, or all where ``rows`` is None, with constants of the launch added.
+class Table(Columns):
+    """Configurations by arrays of constants, or one number for all, and of ``counts`` that follow from these.
 
-    A configuration is made when it is asked for: few of those that are predicted are.
+    One is made when it is asked for: few of those that are predicted are.
+
+    >>> sides = np.array([128.0, 64.0])
+    >>> tiles = Table({"BM": sides, "BN": 64}, {"SPLIT_K": np.ones(2)}, {"OUTPUTS": 64 * sides})
+    >>> tiles.config(1) == Config.of(BM=64, BN=64).launched(SPLIT_K=1), tiles["OUTPUTS"]
+    (True, array([8192., 4096.]))
     """
+
+    def __init__(self, compiled: Mapping[str, Any], launch: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
+        super().__init__(())
+        self._compiled, self._launch = compiled, launch
+        self._columns = {**compiled, **launch, **counts}
+        self._count = len(next(iter(launch.values())))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _make(self, index: int) -> Config:
+        compiled, launch = (
+            sorted((name, int(value[index] if isinstance(value, np.ndarray) else value)) for name, value in own.items())
+            for own in (self._compiled, self._launch)
+        )
+        return Config(tuple(compiled), tuple(launch))
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._columns[name]
+        if not isinstance(column, np.ndarray):
+            column = self._columns[name] = np.full(len(self), float(column))
+        return column
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+
+class _Taken(Columns):
+    """Some configurations of others, or all where ``rows`` is None, with constants of the launch added: as in Table."""
 
     def __init__(self, base: Columns, rows: Any, launch: dict[str, Any], kept: dict[Any, tuple[Any, Any]]) -> None:
         super().__init__(())
@@ -199,16 +258,17 @@ class _Taken(Columns):
         return len(self._base) if self._rows is None else len(self._rows)
 
     @property
-    def configs(self) -> tuple[Config, ...]:
-        if len(self._configs) < len(self):
-            self._configs = tuple(self.config(index) for index in range(len(self)))
-        return self._configs
-
-    @property
     def origins(self) -> Any:
         return self._base.origins if self._rows is None else self._base.origins[self._rows]
 
-    def config(self, index: int) -> Config:
+    def table(self, function: Callable[[Any], Sequence[Any]]) -> Any:
+        table = self._tables.get(function)
+        if table is None:
+            table = self._base.table(function)
+            table = self._tables[function] = table if self._rows is None else table[:, self._rows]
+        return table
+
+    def _make(self, index: int) -> Config:
         config = self._base.config(index if self._rows is None else int(self._rows[index]))
         return config.launched(**{name: int(values[index]) for name, values in self._launch.items()})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from matmill.dtypes import F32, DType
 
@@ -120,7 +121,7 @@ class Gemm:
         """Floating-point operations: a multiply and an add per term."""
         return 2 * self.batch * self.m * self.n * self.k
 
-    @property
+    @cached_property
     def least_bytes(self) -> int:
         """Bytes of compulsory traffic: every input read once, every output written once.
 
@@ -155,7 +156,7 @@ class Gemm:
         """Row and column stride of D in elements."""
         return self.d_strides or (self.n, 1)
 
-    @property
+    @cached_property
     def batch_strides(self) -> tuple[int, int, int, int]:
         """Elements from one product's matrix to the next one's, for A, B, C and D; zero for C where there is none.
 

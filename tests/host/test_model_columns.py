@@ -27,6 +27,8 @@ def _agree(models: tuple[Production[Any], ...], problem: Any, arch: str) -> None
         configs = [kernel.config for kernel in model.legal(problem, gpu)]
         single = [model.explain(problem, config, gpu).seconds for config in configs]
         assert model.predict(problem, configs, gpu) == pytest.approx(single, rel=1e-12)
+        if model.least is not None and single:  # what a choice leaves kernels out by
+            assert model.least(problem, gpu) <= (1 + 1e-9) * min(single)
         if configs:
             columns = model.columns(problem, gpu)  # as a choice asks for them: tiles, and launches of each
             with np.errstate(all="ignore"):
@@ -76,6 +78,12 @@ def test_transposes(*, m: int, n: int, dtype: Any, batch: int, added: bool, alig
 @pytest.mark.parametrize("k", [700, 40_000])
 def test_tiles_with_few_slices_and_with_many(dtype: Any, k: int) -> None:
     _agree(PRODUCTION, Gemm(24, 17, k, dtype, a_align=4, b_align=4), "h200")
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (16, 4096, 512), (4096, 4096, 64), (1024, 8, 4096)])
+def test_aligned_products(dtype: Any, m: int, n: int, k: int) -> None:
+    _agree(PRODUCTION, Gemm(m, n, k, dtype), "h200")
 
 
 def test_no_configuration_is_no_prediction() -> None:

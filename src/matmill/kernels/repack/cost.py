@@ -24,12 +24,7 @@ class Repacking:
     @classmethod
     def of(cls, config: Configs, copies: Callable[[Config], Collection[RepackedMatrix]], *names: str) -> Repacking:
         """Count what ``copies`` of one configuration demand; they depend on the constants ``names`` alone."""
-
-        def count(one: Config) -> tuple[float, float, float]:
-            made = copies(one)
-            return float(bool(made)), sum(map(_bytes, made), 0.0), sum(map(_lines, made), 0.0)
-
-        return cls(*for_each(config, count, *names))
+        return cls(*for_each(config, lambda one: repacking_of(copies(one)), *names))
 
     def seconds(self, prices: Prices, bytes_per_s: float, sm_hz: float) -> float:
         """Price them on a GPU of that bandwidth, whose SMs have ``sm_hz`` cycles per second together."""
@@ -37,6 +32,11 @@ class Repacking:
         looked = prices.lookup_cycles * self.lines / sm_hz
         seconds: float = self.launches * prices.second + larger(moved, looked)
         return seconds
+
+
+def repacking_of(copies: Collection[RepackedMatrix]) -> tuple[float, float, float]:
+    """Return what ``copies`` demand, as :class:`Repacking` has it."""
+    return float(bool(copies)), sum(map(_bytes, copies), 0.0), sum(map(_lines, copies), 0.0)
 
 
 def _bytes(matrix: RepackedMatrix) -> float:

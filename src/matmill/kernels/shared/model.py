@@ -63,6 +63,11 @@ def of_each(config: Configs, count: Callable[[Config, int], tuple[float, ...]], 
     return np.array(counts, np.float64)[which].T
 
 
+def of_tiles(config: Configs, count: Callable[[Configs], tuple[Any, ...]]) -> Any:
+    """Apply ``count`` to one configuration, or once to many and all that are taken from them: see Columns.table."""
+    return count(config) if isinstance(config, Config) else config.table(count)
+
+
 def stack(rows: Sequence[D]) -> D:
     """Join dataclasses of numbers into one of arrays, nested ones too."""
     columns = {}
@@ -92,6 +97,17 @@ def larger(a: Any, b: Any) -> Any:
 def smaller(a: Any, b: Any) -> Any:
     """Give the smaller of two numbers, or of each pair of elements."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def either(condition: Any, if_true: Any, if_false: Any) -> Any:
+    """Give one of two numbers, or of each pair of elements.
+
+    >>> either(True, 3, 4), either(np.array([True, False]), 3, 4).tolist()
+    (3, [3, 4])
+    """
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, if_true, if_false)
+    return if_true if condition else if_false
 
 
 def load_constants(model: str, kind: type[C], arch: str = "h200") -> C:

@@ -21,7 +21,7 @@ from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_by
 from matmill.kernels.shared.exchange import as_bound, as_launched
 from matmill.kernels.shared.outputs import workspace
 from matmill.kernels.splitk import SPLITK_REDUCE, why_not_split
-from matmill.kernels.wgmma.cost import explain
+from matmill.kernels.wgmma.cost import explain, least
 from matmill.kernels.wgmma.maps import tensor_maps
 from matmill.kernels.wgmma.space import TILE, among, space
 from matmill.kernels.wgmma.tiles import (
@@ -188,4 +188,4 @@ WGMMA: Kernel[Gemm] = Kernel(
     work_tiles=shared_work_tiles,
 )
 
-PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain, TILE, among)
+PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain, TILE, among, least=least)

@@ -14,18 +14,22 @@ that adds split-K partial sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
 
 from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.pieces.cost import Splitting, pieces_of
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
-from matmill.kernels.repack.cost import Repacking
+from matmill.kernels.repack.cost import Repacking, repacking_of
 from matmill.kernels.shared.exchange import as_launched, launched_extents
-from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, overlapped
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, of_tiles, overlapped
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.kernels.splitk.cost import Reduction
-from matmill.kernels.wgmma.tiles import ROWS, SPAN, as_multiplied, cluster_blocks, cluster_tiles, runs
+from matmill.kernels.wgmma.tiles import ROWS, SPAN, as_multiplied, cluster_blocks, runs
 from matmill.problem import Gemm
 
 
@@ -115,6 +119,17 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: those of memory, of all products and of the epilogues."""
+    c, multiply = constants, 0.0
+    if not problem.split_methods:
+        name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+        multiply = problem.flops / arch.matrix_flops.get(name, inf) / c.mma_share
+    epilogue = c.tile * (1 + c.exposed * (ceil_div(problem.batch, arch.sms) - 1)) / arch.boost_hz
+    memory = problem.least_bytes / (c.read_share * arch.dram_bytes_per_s)
+    return prices.launch + c.start + overlapped(c.overlap, multiply + epilogue, memory)
+
+
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price ``counts``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
@@ -150,47 +165,78 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 
 def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
-    bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
-    products = 1 + 2 * (config.get("PIECES") > 0)
-    cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
-    tiles = cluster_tiles(*launched_extents(problem, config), config) * problem.batch * slices
-    rounds = ceil_div(tiles, arch.sms // cluster_blocks(config))
-    row_tiles = bm // ROWS
-    outputs = rounds * bm * bn / 1024
-    loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
-    a_straddles, b_straddles = for_each(config, lambda one: _straddles(problem, one), *_OF_COPIES)
-    direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
-    partial = config["PARTIAL_SUMS"]
-    off = partial * (problem.n % 4 > 0) + (1 - partial) * (problem.d_align < VECTOR_BYTES)
-    # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
-    meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
-    fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
+    (terms, a_loaded, b_loaded, shared, ahead, clusters, copied, turns, blocks, rows, columns, k_slices, products,
+     staged, ordinary, direct, direct_sums, cluster_sums, remote) = of_tiles(config, _of_tile)  # fmt: skip
+    slices = config["SPLIT_K"]
+    m, n = launched_extents(problem, config)
+    tiles = ceil_div(m, rows) * ceil_div(n, columns) * problem.batch * slices
+    rounds = 1.0 * ceil_div(tiles, arch.sms // blocks)
+    a_straddles, b_straddles, *copies = for_each(config, lambda one: _of_operands(problem, one), *_OF_COPIES)
+    if np.any(products > 1):  # in pieces
+        (fmas,) = for_each(config, lambda one: (_fmas(as_multiplied(problem, one), arch),), "EXCHANGED", "PIECES")
+        splitting = Splitting.of(config, lambda one: pieces_of(problem, one), "EXCHANGED", "PIECES")
+    else:
+        fmas, splitting = _fmas(problem, arch), Splitting(0.0, 0.0)
+    # Elements off 16 bytes write about twice as many sectors, and more.
+    direct = direct * (1 + (problem.d_align < VECTOR_BYTES)) + direct_sums * (1 + (problem.n % 4 > 0))
     return Demand(
-        multiply=bm * bn * config["BK"] / for_each(config, lambda one: (_fmas(problem, one, arch),), "PIECES")[0],
-        # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
-        shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN + fragments),
-        l2_bytes=loaded["A"] + loaded["B"],
-        straddling=loaded["A"] * a_straddles + loaded["B"] * b_straddles,
-        ahead=config["STAGES"] - 1.0,
-        clusters=1.0 * (cluster_m * cluster_n > 1),
-        copied=config["A_IN_REGISTERS"] * (bm * SPAN / VECTOR_BYTES + ROWS + config["A_K_INNER"] * (bm - ROWS)),
-        steps=1.0 * rounds * products * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
-        rounds=1.0 * rounds,
-        turns=1.0 * config["PINGPONG"],
-        staged=outputs * tma,
-        # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
-        # Rows of float32 are twice as many vectors.
-        ordinary=outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]) * (1 + wide),
-        direct=outputs * direct * (1 + off),  # elements off 16 bytes write about twice as many sectors, and more
-        cluster_sums=1.0 * rounds * (cluster_k > 1),
-        remote=1.0 * rounds * (cluster_k - 1) * bm * bn * 4,
+        multiply=terms / fmas,
+        shared=shared,
+        l2_bytes=a_loaded + b_loaded,
+        straddling=a_loaded * a_straddles + b_loaded * b_straddles,
+        ahead=ahead,
+        clusters=clusters,
+        copied=copied,
+        steps=rounds * products * ceil_div(ceil_div(problem.k, config["BK"]), slices * k_slices),
+        rounds=rounds,
+        turns=turns,
+        staged=rounds * staged,
+        ordinary=rounds * ordinary,
+        direct=rounds * direct,
+        cluster_sums=rounds * cluster_sums,
+        remote=rounds * remote,
         bytes=float(problem.least_bytes),
-        repacking=Repacking.of(config, lambda one: _copies(problem, one).values(), *_OF_COPIES),
-        splitting=Splitting.of(config, lambda one: pieces_of(problem, one), "EXCHANGED", "PIECES"),
+        repacking=Repacking(*copies),
+        splitting=splitting,
         reduction=Reduction.of(problem, config),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
+    )
+
+
+def _of_tile(config: Configs) -> tuple[Any, ...]:
+    """Return what :func:`demand` counts of tiles whatever the problem, in the order in which it takes them apart."""
+    bm, bn, partial = config["BM"], config["BN"], config["PARTIAL_SUMS"]
+    cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
+    direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
+    outputs = bm * bn / 1024
+    # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
+    meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
+    fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
+    return (
+        bm * bn * config["BK"],
+        bm / cluster_n * SPAN,
+        bn / cluster_m * SPAN,
+        # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
+        1.0 * ((bm // ROWS * (ROWS + bn) + bm + bn) * SPAN + fragments),
+        config["STAGES"] - 1.0,
+        1.0 * (cluster_m * cluster_n > 1),
+        config["A_IN_REGISTERS"] * (bm * SPAN / VECTOR_BYTES + ROWS + config["A_K_INNER"] * (bm - ROWS)),
+        1.0 * config["PINGPONG"],
+        cluster_blocks(config),
+        bm * cluster_m,
+        bn * cluster_n,
+        cluster_k,
+        1 + 2 * (config.get("PIECES") > 0),
+        outputs * tma,
+        # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
+        # Rows of float32 are twice as many vectors.
+        outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]) * (1 + wide),
+        outputs * direct * (1 - partial),
+        outputs * direct * partial,
+        1.0 * (cluster_k > 1),
+        1.0 * (cluster_k - 1) * bm * bn * 4,
     )
 
 
@@ -204,16 +250,15 @@ def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
     return {name: repacked_matrix(launched, config, name) for name in repacked(config)}
 
 
-def _straddles(problem: Gemm, config: Config) -> tuple[float, float]:
-    """Tell whether rows of A and of B, or of their copies, straddle cache lines: 1 or 0."""
+def _of_operands(problem: Gemm, config: Config) -> tuple[float, ...]:
+    """Tell whether rows of A and of B, or of their copies, straddle cache lines (1 or 0); return what copies demand."""
     product, copies = as_multiplied(problem, config), _copies(problem, config)
     pitches = ((copies.get(name) or runs(product, name)).pitch for name in "AB")
-    a, b = (float(pitch * product.dtype.itemsize % SPAN > 0) for pitch in pitches)
-    return a, b
+    straddles = (float(pitch * product.dtype.itemsize % SPAN > 0) for pitch in pitches)
+    return *straddles, *repacking_of(copies.values())
 
 
-def _fmas(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Count the FMAs of an SM's tensor cores per clock."""
-    product = as_multiplied(problem, config)
+def _fmas(product: Gemm, arch: Arch) -> float:
+    """Count the FMAs of an SM's tensor cores per clock, of a product as they see it."""
     name = "tf32" if product.precision == "tf32" else product.dtype.name
     return arch.matrix_flops[name] / (2 * arch.sms * arch.boost_hz)

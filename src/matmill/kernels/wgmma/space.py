@@ -19,13 +19,13 @@ from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import BF16, F16
 from matmill.kernel import ceil_div
 from matmill.kernels.pieces import METHODS, again_constants, in_pieces
-from matmill.kernels.shared.exchange import exchanged, launched_extents
+from matmill.kernels.shared.exchange import exchanged
+from matmill.kernels.shared.model import either
 from matmill.kernels.wgmma.tiles import (
     ROWS,
     SHAPES,
     Facts,
     Shape,
-    cluster_tiles,
     configured,
     constants,
     facts,
@@ -78,19 +78,41 @@ def among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     tiled, which = _tiled(ways, arch.sms, tiles)
     if not len(tiled):
         return tiled
-    m, n = launched_extents(problem, tiled)
-    worth = suits(tiled["BM"], tiled["BN"], m, n)
+    bm, bn, rows, columns, blocks, at_once, cluster_k, swapped, split = tiled.table(_of_tile)
+    split, swapped = split > 0, swapped > 0
+    m, n = either(swapped, problem.n, problem.m), either(swapped, problem.m, problem.n)
+    worth = suits(bm, bn, m, n)
     if problem.precision != "default" and tiles is None:  # no other kernel has it: tiles that are larger than D will do
         worth |= np.bincount(which, worth, len(ways))[which] == 0
-    split, cluster_k = tiled["PARTIAL_SUMS"] > 0, tiled["CLUSTER_K"]
     most = ceil_div(problem.k, tiled["BK"]) // _LEAST_STEPS
-    blocks = cluster_tiles(m, n, tiled) * (problem.batch * tiled["CLUSTER_M"] * tiled["CLUSTER_N"])
+    blocks = ceil_div(m, rows) * ceil_div(n, columns) * (problem.batch * blocks)
     slices = np.where(split, np.minimum(arch.sms // blocks, most), 1)
-    at_once = arch.sms * np.where(cluster_k > 2, _LARGE_CLUSTERS, 1)
     worth &= (slices > 1) | ~split
     worth &= ((cluster_k <= most) & (blocks * cluster_k <= at_once)) | (cluster_k == 1)
-    (rows,) = worth.nonzero()
-    return tiled.take(rows, SPLIT_K=slices[rows])
+    (chosen,) = worth.nonzero()
+    return tiled.take(chosen, SPLIT_K=slices[chosen])
+
+
+def _of_tile(tiled: Columns) -> tuple[Any, ...]:
+    """Return what :func:`among` needs of tiles whatever the extents, in the order in which it takes them apart."""
+    bm, bn, cluster_m, cluster_n, cluster_k = (
+        tiled[name] for name in ("BM", "BN", "CLUSTER_M", "CLUSTER_N", "CLUSTER_K")
+    )
+    at_once = tiled["SMS"] * np.where(cluster_k > 2, _LARGE_CLUSTERS, 1)
+    sides = bm, bn, bm * cluster_m, bn * cluster_n, cluster_m * cluster_n
+    return *sides, at_once, cluster_k, tiled["EXCHANGED"], tiled["PARTIAL_SUMS"]
+
+
+def _variants(shape: Shape) -> Iterator[tuple[Shape, bool, tuple[int, ...]]]:
+    """Yield a shape whole, with a split k, and with slices in clusters, each with its TILE but for the last."""
+    counts = _CLUSTERS_K if not shape.pingpong and shape.cluster == (1, 1) else ()
+    clusters = ((replace(shape, cluster_k=count), False) for count in counts)
+    for tile, split in ((shape, False), (shape, True), *clusters):
+        pair = tile.consumers, int(tile.pingpong)
+        yield tile, split, (tile.bm, tile.bn, *pair, *tile.cluster, tile.cluster_k)
+
+
+_VARIANTS = {shape: tuple(_variants(shape)) for shape in SHAPES}
 
 
 class _Way(NamedTuple):
@@ -118,20 +140,18 @@ class _Way(NamedTuple):
 
         With ``tiles`` they are those among these.
         """
-        for shape in SHAPES:
+        for shape, variants in _VARIANTS.items():
             if shape.bn % ROWS and not self.facts.b_along_k:
                 continue
-            clusters = _CLUSTERS_K if not shape.pingpong and shape.cluster == (1, 1) else ()
             for repack, in_registers in self.operands(shape):
-                variants = [(shape, False), (shape, True)][: 1 if self.pieces else 2]
-                for tile, split in (*variants, *((replace(shape, cluster_k=blocks), False) for blocks in clusters)):
-                    pair = tile.consumers, int(tile.pingpong)
-                    key = (tile.bm, tile.bn, *pair, *tile.cluster, tile.cluster_k, int(in_registers))
-                    if tiles is not None and key not in tiles:
+                repacked = ((f"REPACK_{name}", int(name in repack)) for name in "AB")
+                launch = tuple(sorted((("EXCHANGED", int(self.swap)), ("SMS", sms), *repacked)))
+                for tile, split, key in variants:
+                    if (split and self.pieces) or (tiles is not None and (*key, int(in_registers)) not in tiles):
                         continue
-                    config = constants(tile, self.facts, split, in_registers, self.pieces).replace(**dict(self.again))
-                    repacked = {f"REPACK_{name}": int(name in repack) for name in "AB"}
-                    yield config.launched(EXCHANGED=int(self.swap), SMS=sms, **repacked)
+                    config = constants(tile, self.facts, split, in_registers, self.pieces)
+                    config = config.replace(**dict(self.again)) if self.again else config
+                    yield Config(config.constants, launch)
 
 
 def _way(problem: Gemm, swap: bool, pieces: int) -> _Way:  # noqa: FBT001 — one of a product of ways

@@ -11,7 +11,7 @@ An A of 16 bits whose rows start anywhere needs no copy where its fragments go t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -327,7 +327,7 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         producer, consumer = _HEAVY
     epilogue = NO_EPILOGUE if partial_sums else facts.epilogue
     stage = _stage_bytes(shape, facts.a_along_k, in_registers=in_registers)
-    config = Config.of(
+    values = dict(
         BM=shape.bm,
         BN=shape.bn,
         BK=SPAN // facts.itemsize,
@@ -356,9 +356,9 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         CONSUMER_REGISTERS=consumer,
         **epilogue.constants,
     )
-    staging = staging_bytes(config)
+    staging = staging_bytes(values)
     stages = min(_MOST_STAGES, (_SHARED - _ALIGN - staging) // stage)
-    return config.replace(STAGES=stages, SHARED_BYTES=stages * stage + staging)
+    return Config.of(**values, STAGES=stages, SHARED_BYTES=stages * stage + staging)
 
 
 def _eighth_rows(launched: Gemm, d: Runs) -> bool:
@@ -367,7 +367,7 @@ def _eighth_rows(launched: Gemm, d: Runs) -> bool:
     return d.along_k and d.by_tma and whole
 
 
-def staging_bytes(config: Config) -> int:
+def staging_bytes(config: Config | Mapping[str, int]) -> int:
     """Count the bytes in which warp groups stage 64 rows of D each. The device asserts the same number.
 
     Rows of float32 are whole spans, or an odd number of 32 bytes apart.
