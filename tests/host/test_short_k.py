@@ -8,18 +8,24 @@ from itertools import product
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lab.gemm.shapes import packed, read
 from lab.model_fit import Verdict, judge
 from lab.models import MODELS
 from matmill.arch import get
 from matmill.choose import choose
+from matmill.config import Columns
 from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.jit.source import generate
 from matmill.kernels.short_k import LONGEST_K, SHORT_K, space
-from matmill.kernels.short_k.tiles import WorkTile, configured, keeps_b, staging
+from matmill.kernels.short_k.tiles import WorkTile, configured, keeps_b, shape_of, staging
+from matmill.kernels.short_k.tiles import sizes as sizes_of
 from matmill.problem import Gemm
+from support.examples import examples
 
 H200 = get("h200")
 #: What the host of the record added to a launch, by ``benchmarks/fit_prices.py``.
@@ -92,6 +98,26 @@ def test_one_kernel_copies_in_every_width(dtype: DType, aligns: tuple[int, ...])
         widths.add((staging(problem, kernel.config).a.width, bool(keeps_b(problem, 64))))
     assert len(sources) == 1
     assert widths == {(align // dtype.itemsize, keeps) for align in aligns for keeps in (True, False)}
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 300)] * 3, st.sampled_from([1, 1, 9, 500])),
+    dtype=st.sampled_from(list(ALL.values())), layouts=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    base=st.sampled_from([None, 16]), has_c=st.booleans(),
+)  # fmt: skip
+@examples(30)
+def test_many_work_tiles_have_the_constants_of_each(
+    *, sizes: tuple[int, ...], dtype: DType, layouts: str, base: int | None, has_c: bool
+) -> None:
+    m, n, k, batch = sizes
+    problem = replace(packed(m, n, k, dtype, batch=batch, layouts=layouts), base_align=base, has_c=has_c)
+    configs = space(problem, H200)
+    assert len(set(configs)) == len(configs)
+    for config in configs:
+        one = configured(shape_of(config), problem)
+        assert one.constants == config.constants
+        own, many = (sizes_of(problem, each) for each in (config, Columns([config])))
+        assert all(float(number) == column[0] for number, column in zip(own, map(np.atleast_1d, many), strict=True))
 
 
 def test_runs_start_in_other_banks() -> None:

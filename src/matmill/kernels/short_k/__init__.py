@@ -9,29 +9,30 @@ bits on tensor cores.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, product
 from typing import Any
 
-import numpy as np
-
 from matmill.arch import Arch
-from matmill.config import Columns, Config, Tiles
+from matmill.config import Columns, Config, Configs, Tiles
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernels.shared.model import larger, smaller
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
 from matmill.kernels.shared.tiled import why_not_extents
-from matmill.kernels.short_k.cost import explain
+from matmill.kernels.short_k.cost import explain, least
 from matmill.kernels.short_k.tiles import (
     MOST_COPIES,
     WorkTile,
-    compiled,
     configured,
+    constants_of,
     division_multiplier,
     keeps_b,
     shape_of,
     sizes,
     staging,
+    tiled,
 )
 from matmill.kernels.splitk import why_not_precision
 from matmill.launch import Argument, Pointer
@@ -62,6 +63,8 @@ _MOST_TILES = 2**31 - 2**16
 #: The first compute capability whose tensor cores take bfloat16.
 _BFLOAT = (8, 0)
 _WARP = 32
+#: Configurations that are made one by one: arrays of so few take longer.
+_FEW = 4
 _OPERAND = {
     "pitch": "int",
     "width": "int",
@@ -136,51 +139,64 @@ def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     if _why_not_elements(problem, arch) is not None:
         reasons = islice(_shapes(problem, arch), 1)
         return Columns(tuple(configured(shape, problem).launched(BLOCKS=arch.sms) for shape in reasons))
-    rows = dict.fromkeys(
-        (compiled(shape, problem), shape.group, shape.bm, shape.bn, shape.by_runs)
-        for shape in _shapes(problem, arch, tiles)
-    )
-    if not rows:
+    shapes = list(_shapes(problem, arch, tiles))
+    if not shapes:
         return Columns(())
-    configs, products, bm, bn, by_runs = zip(*rows, strict=True)
-    tiled = Columns(configs).launched(PRODUCTS=products, BM=bm, BN=bn, BY_RUNS=by_runs)
-    return tiled.launched(BLOCKS=_blocks(problem, tiled, arch))
+    if len(shapes) <= _FEW:
+        return Columns(tuple(_each(problem, shapes, arch)))
+    columns = tiled(problem, shapes)
+    return columns.launched(BLOCKS=_blocks(problem, columns, arch))
 
 
-def _blocks(problem: Gemm, config: Columns, arch: Arch) -> Any:
+def _each(problem: Gemm, shapes: Sequence[WorkTile], arch: Arch) -> Iterator[Config]:
+    """Yield the configurations of work tiles, each once, as :func:`tiled` does for many."""
+    staged = 1
+    for shape in shapes:
+        if shape.direct and not staged:  # as the one before
+            continue
+        compiled, launched = constants_of(problem, shape)
+        staged = compiled["D_STAGED"]
+        blocks = _blocks(problem, {**compiled, **launched}, arch)
+        yield Config.of(**compiled).launched(**launched, BLOCKS=blocks)
+
+
+def _blocks(problem: Gemm, config: Configs | Mapping[str, int], arch: Arch) -> Any:
     """Return the blocks that are resident on all SMs together: persistent ones."""
     shared = arch.shared_per_sm // (sizes(problem, config).nbytes + arch.shared_reserved)
-    return arch.sms * np.maximum(1, np.minimum(config["BLOCKS_PER_SM"], shared))
+    return arch.sms * larger(1, smaller(config["BLOCKS_PER_SM"], shared))
 
 
 def _shapes(problem: Gemm, arch: Arch, among: Tiles | None = None) -> Iterator[WorkTile]:
     """Yield work tiles with the rows and columns of a thread, or those with constants (:data:`TILE`) ``among`` some."""
-    thread_tiles = _THREAD_TILES[problem.dtype.itemsize]
-    (least_rows, least_columns, _), *_ = thread_tiles
-    considered = [own for own in thread_tiles if among is None or any(own[:2] == tile[:2] for tile in among)]
-    work_tiles = [
-        (group, bm, bn, ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group))
-        for group, bm, bn in dict.fromkeys(_work_tiles(problem, arch))
-    ]
-    for (tm, tn, registers), (group, bm, bn, tiles) in product(considered, work_tiles):
-        too_large = tm >= 2 * max(bm, least_rows) or tn >= 2 * max(bn, least_columns)
+    (least_rows, least_columns, _), *_ = _THREAD_TILES[problem.dtype.itemsize]
+    work_tiles = []
+    for group, bm, bn in dict.fromkeys(_work_tiles(problem, arch)):
+        tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group)
+        work_tiles.append((group, bm, bn, tiles, 2 * max(bm, least_rows), 2 * max(bn, least_columns)))
+    considered = _thread_tiles(problem.dtype.itemsize, among)
+    for (tm, tn, registers), (group, bm, bn, tiles, most_rows, most_columns) in product(considered, work_tiles):
         # One output per thread is for few outputs, or for one column.
-        if too_large or (tm * tn == 1 and tiles > arch.sms and bn > 1):
+        if tm >= most_rows or tn >= most_columns or (tm * tn == 1 and tiles > arch.sms and bn > 1):
             continue
         count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
         threads = _THREADS[bisect_left(_THREADS, count, hi=len(_THREADS) - 1)]
         blocks = min(_MOST_BLOCKS, arch.registers_per_sm // (registers * threads))
-        shape = WorkTile(group, bm, bn, tm, tn, threads, 1, blocks)
         if among is None or (tm, tn, threads, 1) in among:
-            yield shape
+            yield WorkTile(group, bm, bn, tm, tn, threads, 1, blocks)
             if tiles <= arch.sms:
-                yield shape._replace(direct=True)
+                yield WorkTile(group, bm, bn, tm, tn, threads, 1, blocks, direct=True)
         if among is None or (tm, tn, threads, 2) in among:
             # Two stages if a block has another work tile to copy.
             if tiles > arch.sms:
-                yield shape._replace(stages=2)
+                yield WorkTile(group, bm, bn, tm, tn, threads, 2, blocks)
             if keeps_b(problem, bn):
-                yield shape._replace(stages=2, by_runs=True)
+                yield WorkTile(group, bm, bn, tm, tn, threads, 2, blocks, by_runs=True)
+
+
+@lru_cache(maxsize=1024)
+def _thread_tiles(size: int, among: Tiles | None) -> list[tuple[int, int, int]]:
+    """Return the rows, columns and registers of a thread that are considered for elements of so many bytes."""
+    return [own for own in _THREAD_TILES[size] if among is None or any(own[:2] == tile[:2] for tile in among)]
 
 
 def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
@@ -219,7 +235,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
     own = staging(problem, config)
     values: dict[str, int] = {}
-    for name, part, side in zip("ab", (own.a, own.b), own.sides, strict=True):
+    for name, part in (("a", own.a), ("b", own.b)):
         values |= {
             f"{name}_pitch": part.pitch,
             f"{name}_width": part.width,
@@ -227,7 +243,7 @@ def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
             f"{name}_run_copies": part.run_copies,
             f"{name}_copies_magic": division_multiplier(part.run_copies),
             f"{name}_runs": part.runs,
-            f"{name}_beyond": side.batch_gap,
+            f"{name}_beyond": part.batch_gap,
         }
     if keeps_b(problem, config["BN"]):
         values["b_product"] = 0
@@ -293,7 +309,7 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         return missing
     if problem.k > LONGEST_K:
         return f"k = {problem.k} > {LONGEST_K}"
-    if configured(shape_of(config), problem).constants != config.constants:
+    if constants_of(problem, shape_of(config))[0] != dict(config.constants):
         return "the constants are those of other strides or alignments"
     own = staging(problem, config)
     copies = max(own.sizes.a_copies, own.sizes.b_copies)
@@ -325,4 +341,4 @@ SHORT_K: Kernel[Gemm] = Kernel(
     work_tiles=lambda problem, config: (sizes(problem, config).work_tiles, 1),
 )
 
-PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain, TILE, _among)
+PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain, TILE, _among, least=least)

@@ -17,7 +17,7 @@ from typing import Any
 from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, overlapped, smaller
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, either, larger, load_constants, overlapped, smaller
 from matmill.kernels.short_k.tiles import keeps_b, sizes
 from matmill.problem import Gemm
 
@@ -96,6 +96,11 @@ def explain(
     return times(demand(problem, config, arch), constants, prices)
 
 
+def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+    """Return seconds that no configuration undercuts: those of the least bytes."""
+    return prices.launch + constants.start + problem.least_bytes / (constants.stream_share * arch.dram_bytes_per_s)
+
+
 def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
     c, p = constants, constants.overlap
@@ -115,39 +120,39 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count the work of ``problem`` with one configuration or with each of many on ``arch``."""
     own = sizes(problem, config)
     mma = problem.dtype.itemsize == 2
-    group, warps, bm = config["PRODUCTS"], config["THREADS"] // _LANES, config["BM"]
+    group, warps, blocks = config["PRODUCTS"], config["THREADS"] // _LANES, config["BLOCKS"]
+    bm, bn = config["BM"], config["BN"]
     unit = _mma_unit(problem, config) if mma else _simt_unit(problem, config, arch)
     count = group * own.units_down * own.units_across
     working = count if mma else ceil_div(count, _LANES)  # warps with a unit
     in_turn = ceil_div(working, warps)
     whole = ceil_div(own.work_tiles, arch.sms)
-    resident = smaller(ceil_div(config["BLOCKS"], arch.sms), whole)
+    resident = smaller(ceil_div(blocks, arch.sms), whole)
     # With many work tiles, all SMs have about as many.
-    few = 1 * (whole < 2 * resident)
-    busiest = few * whole + (1 - few) * own.work_tiles / arch.sms
+    busiest = either(whole < 2 * resident, whole, own.work_tiles / arch.sms)
     # A block's copies of a B that stays are shared by its work tiles.
-    keeps = 1 * keeps_b(problem, config["BN"])
-    again = 1 - keeps + keeps * config["BLOCKS"] / larger(own.work_tiles, config["BLOCKS"])
+    again = either(keeps_b(problem, bn), blocks / larger(own.work_tiles, blocks), 1)
     copies = own.a_copies + again * own.b_copies
-    outputs, size, staged = group * bm * config["BN"], problem.d_dtype.itemsize, config["D_STAGED"]
-    direct, by_rows, narrow = 1 * (staged == 0), 1 * (staged == 2), config["D_VEC"] * size < _VECTOR
-    stored = outputs * (by_rows / config["D_WIDTH"] + (1 - by_rows) * size / _VECTOR)
-    stored = stored + (staged == 3) * bm * _VECTOR / size  # ends of rows
-    banks = _VECTOR * copies + 2 * outputs * size * (1 - direct)
+    outputs, size, staged = group * bm * bn, problem.d_dtype.itemsize, config["D_STAGED"]
+    direct, narrow = staged == 0, config["D_VEC"] * size < _VECTOR
+    stored = outputs * either(staged == 2, 1 / config["D_WIDTH"], size / _VECTOR)
+    stored = either(direct, 0, stored + (staged == 3) * bm * _VECTOR / size)  # ends of rows
+    banks = _VECTOR * copies + either(direct, 0, 2 * outputs * size)
+    warp_units = busiest * working
     return Demand(
         bytes=float(problem.least_bytes),
-        narrow_bytes=1.0 * direct * narrow * problem.batch * problem.m * problem.n * size,
-        in_flight=1.0 * resident * own.stage_elements * problem.dtype.itemsize,
-        one_stage=1.0 * (config["STAGES"] == 1),
-        active=1.0 * resident * smaller(warps, working),
+        narrow_bytes=(direct & narrow) * float(problem.batch * problem.m * problem.n * size),
+        in_flight=resident * own.stage_elements * problem.dtype.itemsize,
+        one_stage=config["STAGES"] == 1,
+        active=resident * smaller(warps, working),
         copies=busiest * copies / _LANES,
-        stores=busiest * stored / _LANES * (1 - direct),
-        outputs=busiest * working * unit.stores,
-        units=1.0 * busiest * working,
-        tiles=1.0 * busiest * warps,
-        terms=busiest * working * unit.slots,
+        stores=busiest * stored / _LANES,
+        outputs=warp_units * unit.stores,
+        units=warp_units,
+        tiles=busiest * warps,
+        terms=warp_units * unit.slots,
         passes=busiest * (working * unit.passes + banks / _BANKS),
-        rounds=1.0 * ceil_div(own.work_tiles, config["BLOCKS"]),
+        rounds=ceil_div(own.work_tiles, blocks),
         chain=in_turn * unit.slots,
         steps=in_turn * unit.steps,
         bytes_per_s=arch.dram_bytes_per_s,
@@ -170,7 +175,7 @@ def _simt_unit(problem: Gemm, config: Configs, arch: Arch) -> _WarpWork:
     a_vec, b_vec = config["A_VEC"], config["B_VEC"]
     per_fma = _SCHEDULERS * _LANES * 2 * arch.sms * arch.boost_hz / arch.peak(problem.dtype.name)
     wide = 4 - 2 * config["QUADS"]  # passes of a read of 16 bytes
-    passes = sum(count / vec * ((vec > 1) * wide + (vec == 1) * size / 4) for count, vec in ((tm, a_vec), (tn, b_vec)))
+    passes = sum(count / vec * either(vec > 1, wide, size / 4) for count, vec in ((tm, a_vec), (tn, b_vec)))
     step = larger(1 + config["A_K_INNER"] * (a_vec - 1), 1 + config["B_K_INNER"] * (b_vec - 1))
     return _WarpWork(k * (per_fma * tm * tn + tm / a_vec + tn / b_vec), k * passes, k / step, tm * tn / config["D_VEC"])
 

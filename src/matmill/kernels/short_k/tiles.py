@@ -7,17 +7,16 @@ contiguous.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from matmill.config import Config, Configs
+from matmill.config import Columns, Config, Configs, Table
 from matmill.dtypes import DType
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import larger, smaller
+from matmill.kernels.shared.model import either, larger, smaller
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.memo import of_each_problem
 from matmill.problem import Gemm
@@ -41,91 +40,53 @@ def division_multiplier(divisor: int) -> int:
     return 0 if divisor == 1 else ceil_div(2**32, divisor)
 
 
-@dataclass(frozen=True)
-class OperandTile:
-    """The part of A (rows) or B (columns) that a work tile needs: ``count`` in each of ``products``, over all of k.
+class _Matrix(NamedTuple):
+    """A (its rows) or B (its columns), as work tiles copy it: in runs along k where ``k_inner``.
 
     ``outer`` is the stride between two rows or columns, ``along_k`` the one between two k, ``batch`` the one between
-    products, all in elements. The matrix has ``total`` rows or columns, each aligned to ``align`` bytes, the first of
-    all to ``base``.
+    products, all in elements. The matrix has ``total`` rows or columns, the first of them aligned to ``base`` bytes. A
+    copy of a run has at most ``width`` of the ``vector`` elements of 16 bytes.
     """
 
     outer: int
     along_k: int
     batch: int
     total: int
-    count: int
-    products: int
     k: int
     size: int
-    align: int
     base: int
+    k_inner: bool
+    vector: int
+    width: int
 
-    @cached_property
-    def k_inner(self) -> bool:
-        """True if runs go along k."""
-        if self.along_k == 1 or self.outer == 1:
-            return self.along_k == 1 and (self.k > 1 or self.outer != 1)
-        return abs(self.along_k) <= abs(self.outer)
 
-    @cached_property
-    def length(self) -> int:
-        """Elements per run."""
-        return self.k if self.k_inner else self.count
-
-    @cached_property
-    def runs(self) -> int:
-        """Runs per product."""
-        return self.count if self.k_inner else self.k
-
-    @cached_property
-    def batch_gap(self) -> int:
-        """Elements between the end of a product's last run, with its stride, and the next product."""
-        return self.batch - self.runs * (self.outer if self.k_inner else self.along_k)
-
-    @cached_property
-    def vector(self) -> int:
-        """Elements per 16 bytes."""
-        return VECTOR_BYTES // self.size
-
-    @cached_property
-    def width(self) -> int:
-        """The most elements that one copy of a run may have."""
-        if (self.along_k if self.k_inner else self.outer) != 1:
-            return 1
-        width, whole = self.vector, self.k if self.k_inner else self.total
-        while width > 1 and (self.align % (width * self.size) or whole % width or self.length % width):
-            width //= 2
-        return width
-
-    @property
-    def contiguous(self) -> bool:
-        """True if the part of every work tile is contiguous, in a matrix that starts on 16 bytes."""
-        stride, element = (self.outer, self.along_k) if self.k_inner else (self.along_k, self.outer)
-        if (element != 1 and self.length > 1) or (stride != self.length and self.runs > 1):
-            return False
-        if not self.k_inner and self.count < self.total:
-            return False
-        if self.products > 1 and self.batch != self.runs * self.length:
-            return False
-        return self.base % VECTOR_BYTES == 0 and self.batch >= 0
-
-    @property
-    def start_multiple(self) -> int:
-        """A divisor of each work tile's start, in elements and at most a vector, if the matrix starts on 16 bytes."""
-        steps = (self.batch * self.products, 0 if self.count == self.total else self.count * self.outer)
-        return gcd(self.vector, *steps)
+@of_each_problem
+def _matrix(problem: Gemm, name: str) -> _Matrix:
+    """Return A or B."""
+    a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
+    k, size = problem.k, problem.dtype.itemsize
+    if name == "A":
+        (outer, along_k), batch, total, align = problem.a_row_col, a_batch, problem.m, problem.a_align
+    else:
+        (along_k, outer), batch, total, align = problem.b_row_col, b_batch, problem.n, problem.b_align
+    k_inner = abs(along_k) <= abs(outer)
+    if along_k == 1 or outer == 1:
+        k_inner = along_k == 1 and (k > 1 or outer != 1)
+    vector = VECTOR_BYTES // size
+    whole = gcd(vector, max(1, align // size), k if k_inner else total)
+    width = whole if (along_k if k_inner else outer) == 1 else 1
+    return _Matrix(outer, along_k, batch, total, k, size, max(problem.base_align or 1, align), k_inner, vector, width)
 
 
 class StagedTile(NamedTuple):
-    """The copies of an operand's part of a work tile and its layout in shared memory, in elements.
+    """A work tile's part of A or B, over all of k: its copies and its layout in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
     ``start_multiple``, at most a vector, divides the part's first element: a part copied as one run keeps its offset
-    from a 16-byte boundary.
+    from a 16-byte boundary. ``batch_gap`` are the elements between the end of a product's last run, with its stride,
+    and the next product.
     """
 
-    k_inner: bool
     contiguous: bool
     start_multiple: int
     width: int
@@ -134,43 +95,66 @@ class StagedTile(NamedTuple):
     runs: int
     run_copies: int
     elements: int
+    copies: int
+    batch_gap: int
 
     @classmethod
-    def of(cls, side: OperandTile, *, by_runs: bool) -> StagedTile:
-        """Return a layout with 16-byte copies if possible: of each run, else of all as one run unless ``by_runs``."""
-        vector = side.vector
-        contiguous = not by_runs and side.width < vector and side.contiguous
-        width = vector if contiguous else side.width
+    def of(cls, matrix: _Matrix, count: int, products: int, *, by_runs: bool) -> StagedTile:
+        """Return the part with ``count`` rows or columns in each of ``products``.
+
+        It has 16-byte copies if possible: of each run, else of all as one run unless ``by_runs``.
+        """
+        vector, k_inner = matrix.vector, matrix.k_inner
+        length, runs = (matrix.k, count) if k_inner else (count, matrix.k)
+        stride = matrix.outer if k_inner else matrix.along_k
+        width = gcd(matrix.width, length)
+        contiguous = not by_runs and width < vector and _contiguous(matrix, count, products)
         # Runs start on vectors, an odd number of them apart, so that neighbouring runs start in different banks.
-        vectors = ceil_div(side.length, vector)
-        pitch = side.length if contiguous else (vectors + (vectors + 1) % 2) * vector
-        product = side.runs * pitch
-        start = side.start_multiple if contiguous else vector
-        elements = ceil_div(side.products * product + (vector - 1) * (start < vector), vector) * vector
-        copies = ceil_div(side.length, width)
-        return cls(side.k_inner, contiguous, start, width, pitch, product, side.runs, copies, elements)
+        pitch, start = (ceil_div(length, vector) | 1) * vector, vector
+        if contiguous:
+            # What divides each work tile's start, if the matrix starts on 16 bytes.
+            start = gcd(vector, matrix.batch * products, 0 if count == matrix.total else count * matrix.outer)
+            pitch, width = length, vector
+        product = runs * pitch
+        run_copies = ceil_div(length, width)
+        copies = ceil_div(products * runs * length, width) if contiguous else products * runs * run_copies
+        elements = ceil_div(products * product + (vector - 1) * (start < vector), vector) * vector
+        batch_gap = matrix.batch - runs * stride
+        return cls(contiguous, start, width, pitch, product, runs, run_copies, elements, copies, batch_gap)
 
-    def constants(self, name: str, side: OperandTile, tile: int) -> dict[str, int]:
-        """Return the constants of the device code; ``tile`` is a thread's rows or columns."""
-        aligned = gcd(self.start_multiple, self.pitch, self.product)
-        if side.size == 2:  # whole vectors, or pairs along k in one word
-            pairs = self.k_inner and aligned % 2 == 0
-            vec = side.vector if self.width == side.vector and not self.contiguous else 2 if pairs else 1
+    def constants(self, matrix: _Matrix, products: int) -> tuple[int, ...]:
+        """Return the values of _OF_PART: the constants of a part of so many products, and what follows of them.
+
+        Last are the elements of a read from shared memory, if vectors divide a thread's rows or columns, and if not.
+        """
+        aligned, vector = gcd(self.start_multiple, self.pitch, self.product), matrix.vector
+        if matrix.size == 2:  # whole vectors, or pairs along k in one word
+            pairs = matrix.k_inner and aligned % 2 == 0
+            whole = single = vector if self.width == vector and not self.contiguous else 2 if pairs else 1
         else:
-            vec = side.vector if aligned % side.vector == 0 and (self.k_inner or tile % side.vector == 0) else 1
-        return {
-            f"{name}_K_INNER": int(self.k_inner),
-            f"{name}_ONE_RUN": int(self.contiguous),
-            f"{name}_SHIFTED": int(self.start_multiple < side.vector),
-            f"{name}_IRREGULAR": int(side.products > 1 and side.batch_gap != 0 and not self.contiguous),
-            f"{name}_BY_REGISTERS": int(self.width * side.size < _LEAST_COPY),
-            f"{name}_VEC": vec,
-        }
+            whole = vector if aligned % vector == 0 else 1
+            single = whole if matrix.k_inner else 1
+        return (
+            int(self.width * matrix.size < _LEAST_COPY),
+            int(products > 1 and self.batch_gap != 0 and not self.contiguous),
+            int(matrix.k_inner),
+            int(self.contiguous),
+            int(self.start_multiple < vector),
+            self.elements,
+            self.copies,
+            whole,
+            single,
+        )
 
-    def copies(self, side: OperandTile) -> int:
-        """Return the number of copies of a work tile."""
-        total = side.products * side.runs * side.length
-        return ceil_div(total, self.width) if self.contiguous else side.products * side.runs * self.run_copies
+
+def _contiguous(matrix: _Matrix, count: int, products: int) -> bool:
+    """Tell whether the part of every work tile is contiguous, in a matrix that starts on 16 bytes."""
+    k_inner, k = matrix.k_inner, matrix.k
+    stride, element = (matrix.outer, matrix.along_k) if k_inner else (matrix.along_k, matrix.outer)
+    length, runs = (k, count) if k_inner else (count, k)
+    if (element != 1 and length > 1) or (stride != length and runs > 1) or not (k_inner or count >= matrix.total):
+        return False
+    return (products == 1 or matrix.batch == runs * length) and matrix.base % VECTOR_BYTES == 0 and matrix.batch >= 0
 
 
 class WorkTile(NamedTuple):
@@ -197,21 +181,6 @@ def keeps_b(problem: Gemm, bn: Any) -> Any:
     return (bn >= problem.n) & (problem.batch == 1 or problem.batch_strides[1] == 0)
 
 
-class Parts(NamedTuple):
-    """A work tile's parts of A and B, and their layouts in shared memory."""
-
-    sides: tuple[OperandTile, OperandTile]
-    a: StagedTile
-    b: StagedTile
-
-
-def parts(problem: Gemm, group: int, bm: int, bn: int, by_runs: bool) -> Parts:  # noqa: FBT001 — kept by position
-    """Return the parts of a work tile of so many products, rows and columns."""
-    a_side, a = _part(problem, "A", bm, group, by_runs)
-    b_side, b = _part(problem, "B", bn, 1 if keeps_b(problem, bn) else group, by_runs)
-    return Parts((a_side, b_side), a, b)
-
-
 @of_each_problem
 def _part(
     problem: Gemm,
@@ -219,33 +188,15 @@ def _part(
     count: int,
     products: int,
     by_runs: bool,  # noqa: FBT001 — kept by position
-) -> tuple[OperandTile, StagedTile]:
-    """Return the part of one operand, of so many rows or columns, and its layout in shared memory."""
-    a_batch, b_batch, _, _ = problem.batch_strides if problem.batch > 1 else (0, 0, 0, 0)
-    if name == "A":
-        (outer, along_k), batch, total, align = problem.a_row_col, a_batch, problem.m, problem.a_align
-    else:
-        (along_k, outer), batch, total, align = problem.b_row_col, b_batch, problem.n, problem.b_align
-    base = max(problem.base_align or 1, align)
-    side = OperandTile(outer, along_k, batch, total, count, products, problem.k, problem.dtype.itemsize, align, base)
-    return side, StagedTile.of(side, by_runs=by_runs)
+) -> StagedTile:
+    """Return a work tile's part of A or B with so many rows or columns of each product."""
+    return StagedTile.of(_matrix(problem, name), count, products, by_runs=by_runs)
 
 
-@of_each_problem
-def _part_constants(  # noqa: PLR0917 — kept by position
-    problem: Gemm,
-    name: str,
-    count: int,
-    products: int,
-    tile: int,
-    by_runs: bool,  # noqa: FBT001 — kept by position
-) -> dict[str, int]:
-    """Return the constants of one operand's part; ``tile`` is a thread's rows or columns."""
-    side, staged = _part(problem, name, count, products, by_runs)
-    total = problem.m if name == "A" else problem.n
-    constants = staged.constants(name, side, tile)
-    filled = problem.dtype.itemsize > 2 and not staged.k_inner and total % constants[f"{name}_VEC"] > 0
-    return {**constants, "FILL": int(filled)}
+def parts(problem: Gemm, group: int, bm: int, bn: int, by_runs: bool) -> tuple[StagedTile, StagedTile]:  # noqa: FBT001 — as above
+    """Return the parts of A and B of a work tile of so many products, rows and columns."""
+    b_products = 1 if keeps_b(problem, bn) else group
+    return _part(problem, "A", bm, group, by_runs), _part(problem, "B", bn, b_products, by_runs)
 
 
 def _d_one_run(problem: Gemm, group: int, bm: int, bn: int) -> bool:
@@ -266,107 +217,110 @@ def _d_shifted(problem: Gemm, group: int, bm: int) -> bool:
     return any(step * problem.d_dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
-def _d_width(problem: Gemm, most: int, columns: int) -> int:
-    """Return the most elements of a row of D, at most ``most``, that are stored at once if a tile has ``columns``."""
-    if problem.d_row_col[1] != 1:
-        return 1
-    width, size = most, problem.d_dtype.itemsize
-    while width > 1 and (problem.d_align % (width * size) or problem.n % width or columns % width):
-        width //= 2
-    return width
-
-
 @of_each_problem
-def _end_constants(problem: Gemm) -> dict[str, int]:
-    """Return the constants of the epilogue."""
-    float32 = int(problem.d_dtype is not problem.dtype)
-    return {**problem.epilogue.constants, "FLOAT32_D": float32, "HAS_C": int(problem.has_c)}
-
-
-@of_each_problem
-def _operand_constants(  # noqa: PLR0917 — kept by position
-    problem: Gemm,
-    group: int,
-    bm: int,
-    bn: int,
-    tm: int,
-    tn: int,
-    by_runs: bool,  # noqa: FBT001 — as above
-) -> tuple[tuple[tuple[str, int], ...], int, bool]:
-    """Return the constants of A, of B and of the epilogue, columns of a thread, and whether vectors are read."""
-    a = _part_constants(problem, "A", bm, group, tm, by_runs)
-    b = _part_constants(problem, "B", bn, 1 if keeps_b(problem, bn) else group, tn, by_runs)
-    constants = {**a, **b, **_end_constants(problem), "FILL": a["FILL"] | b["FILL"]}
-    vectors = bool(reads_vectors(problem.dtype, constants["A_VEC"], constants["B_VEC"]))
-    return tuple(constants.items()), columns_at_once(problem.dtype, constants), vectors
-
-
-@of_each_problem
-def _d_constants(  # noqa: PLR0917 — kept by position
-    problem: Gemm,
-    group: int,
-    bm: int,
-    bn: int,
-    columns: int,
-    direct: bool,  # noqa: FBT001 — as above
-) -> tuple[int, int, int, bool]:
-    """Return how D is staged and stored: D_STAGED, D_WIDTH, D_VEC and D_SHIFTED."""
+def _d_vector(problem: Gemm) -> int:
+    """Return the most elements of a row of D that are stored at once."""
     size = problem.d_dtype.itemsize
-    stored = _d_width(problem, min(columns, VECTOR_BYTES // size), columns)
-    staged, width = 0, 1
-    if direct or stored * size == VECTOR_BYTES:
-        pass
-    elif _d_one_run(problem, group, bm, bn):
-        staged = 1
+    return gcd(VECTOR_BYTES // size, max(1, problem.d_align // size), problem.n) if problem.d_row_col[1] == 1 else 1
+
+
+#: What a work tile decides of its constants: of A's part and of B's, and how D is staged where it is not stored in
+#: vectors from registers, then with which D_WIDTH and D_SHIFTED.
+_OF_PART = ("BY_REGISTERS", "IRREGULAR", "K_INNER", "ONE_RUN", "SHIFTED", "ELEMENTS", "COPIES", "VECTORS", "OTHERS")
+_FACTS = (*(f"{side}_{name}" for side in "AB" for name in _OF_PART), "STAGED", "WIDTH", "SHIFTED")
+#: What :func:`sizes` takes of them, and a product's units down and across.
+_COUNTS = ("A_ELEMENTS", "B_ELEMENTS", "A_COPIES", "B_COPIES", "UNITS_DOWN", "UNITS_ACROSS")
+_OF_CODE = tuple(f"{side}_{name}" for side in "AB" for name in _OF_PART[:5])
+
+
+@of_each_problem
+def _facts(problem: Gemm, group: int, bm: int, bn: int, by_runs: bool) -> tuple[int, ...]:  # noqa: FBT001 — as above
+    """Return the values of _FACTS for a work tile."""
+    a, b = parts(problem, group, bm, bn, by_runs)
+    staged, width, shifted, size = 0, 1, 0, problem.d_dtype.itemsize
+    if _d_one_run(problem, group, bm, bn):
+        staged, shifted = 1, int(_d_shifted(problem, group, bm))
     elif group == 1 and problem.d_row_col[1] == 1:
-        staged, width = 2, _d_width(problem, VECTOR_BYTES // size, bn)
+        staged, width = 2, gcd(_d_vector(problem), bn)
         if width * size <= _NARROW and bn * size >= _LONG_ROW:
             staged, width = 3, _ROW_LANES
-    return staged, width, stored, staged == 1 and _d_shifted(problem, group, bm)
+    b_products = 1 if keeps_b(problem, bn) else group
+    of_a, of_b = a.constants(_matrix(problem, "A"), group), b.constants(_matrix(problem, "B"), b_products)
+    return (*of_a, *of_b, staged, width, shifted)
+
+
+def _stored(problem: Gemm, tn: Any, facts: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return B_VEC, D_VEC and how D is staged unless it is stored directly: numbers, or arrays of them."""
+    b_vec = either(tn % (VECTOR_BYTES // problem.dtype.itemsize) == 0, facts["B_VECTORS"], facts["B_OTHERS"])
+    # The neighbouring columns of D that a thread computes: a pair of mma sums, or a vector of B.
+    columns = 2 if problem.dtype.itemsize == 2 else either(facts["B_K_INNER"] == 1, 1, b_vec)
+    d_vec = smaller(columns, _d_vector(problem))
+    return b_vec, d_vec, either(d_vec * problem.d_dtype.itemsize == VECTOR_BYTES, 0, facts["STAGED"])
+
+
+def compiled(problem: Gemm, shape: Sequence[Any], facts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the compiled constants of a work tile with such facts, or of many, and what its _COUNTS lack of facts."""
+    _, bm, bn, tm, tn, threads, stages, blocks_per_sm, _, direct = shape
+    size, epilogue = problem.dtype.itemsize, problem.epilogue.constants
+    b_vec, d_vec, staged = _stored(problem, tn, facts)
+    staged = staged * (direct == 0)
+    a_vec, filled, quads = either(tm % (VECTOR_BYTES // size) == 0, facts["A_VECTORS"], facts["A_OTHERS"]), 0, 0
+    vectors = reads_vectors(problem.dtype, a_vec, b_vec)
+    down, across = units(bm, bn, tm, tn, vectors=vectors)
+    if size > 2:
+        a_filled, b_filled = (facts["A_K_INNER"] == 0) & (problem.m % a_vec > 0), problem.n % b_vec > 0
+        filled = 1 * (a_filled | (facts["B_K_INNER"] == 0) & b_filled)
+        quads = 1 * (vectors & (down % 2 == 0) & (across % 2 == 0))
+    constants = {
+        "TM": tm, "TN": tn, "THREADS": threads, "STAGES": stages, "BLOCKS_PER_SM": blocks_per_sm, "QUADS": quads,
+        "D_STAGED": staged, "D_WIDTH": either(staged > 1, facts["WIDTH"], 1), "D_VEC": d_vec,
+        "D_SHIFTED": (staged == 1) * facts["SHIFTED"], "FILL": filled, "A_VEC": a_vec, "B_VEC": b_vec,
+        "FLOAT32_D": int(problem.d_dtype is not problem.dtype), "HAS_C": int(problem.has_c),
+        **epilogue, **{name: facts[name] for name in _OF_CODE},
+    }  # fmt: skip
+    return constants, {"UNITS_DOWN": down, "UNITS_ACROSS": across}
+
+
+def _launched(shape: Sequence[Any]) -> dict[str, Any]:
+    """Return the constants of the launch of a work tile, or of many."""
+    return {"PRODUCTS": shape[0], "BM": shape[1], "BN": shape[2], "BY_RUNS": 1 * shape[8]}
+
+
+def constants_of(problem: Gemm, shape: WorkTile) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the compiled constants of a work tile for a problem, and those of the launch."""
+    group, bm, bn, *_, by_runs, _ = shape
+    return compiled(problem, shape, dict(zip(_FACTS, _facts(problem, group, bm, bn, by_runs), strict=True)))[
+        0
+    ], _launched(shape)
 
 
 def configured(shape: WorkTile, problem: Gemm) -> Config:
     """Return the constants of a work tile for a problem."""
-    group, bm, bn = shape.group, shape.bm, shape.bn
-    return compiled(shape, problem).launched(PRODUCTS=group, BM=bm, BN=bn, BY_RUNS=int(shape.by_runs))
+    constants, launch = constants_of(problem, shape)
+    return Config.of(**constants).launched(**launch)
 
 
-def compiled(shape: WorkTile, problem: Gemm) -> Config:
-    """Return the compiled constants of :func:`configured`."""
-    group, bm, bn, tm, tn = shape[:5]
-    constants, columns, vectors = _operand_constants(problem, group, bm, bn, tm, tn, shape.by_runs)
-    staged, width, stored, shifted = _d_constants(problem, group, bm, bn, columns, shape.direct)
-    down, across = units(bm, bn, tm, tn, vectors=vectors)
-    quads = vectors and down % 2 == 0 and across % 2 == 0
-    return _compiled(
-        tm, tn, shape.threads, shape.stages, shape.blocks_per_sm, quads, staged, width, stored, shifted,
-        constants,
-    )  # fmt: skip
+def tiled(problem: Gemm, shapes: Sequence[WorkTile]) -> Columns:
+    """Return the configurations of work tiles for a problem, each once.
 
-
-@lru_cache(maxsize=8192)
-def _compiled(  # noqa: PLR0917 — kept by position
-    tm: int,
-    tn: int,
-    threads: int,
-    stages: int,
-    blocks_per_sm: int,
-    quads: bool,  # noqa: FBT001 — as above
-    staged: int,
-    width: int,
-    stored: int,
-    shifted: bool,  # noqa: FBT001 — as above
-    others: tuple[tuple[str, int], ...],
-) -> Config:
-    return Config.of(
-        TM=tm, TN=tn, THREADS=threads, STAGES=stages, BLOCKS_PER_SM=blocks_per_sm, QUADS=int(quads), D_STAGED=staged,
-        D_WIDTH=width, D_VEC=stored, D_SHIFTED=int(shifted), **dict(others),
-    )  # fmt: skip
+    One that would be stored directly in any case is the same whether it is to be or not.
+    """
+    numbers: dict[tuple[int, int, int, bool], int] = {}
+    which = [numbers.setdefault((one.group, one.bm, one.bn, one.by_runs), len(numbers)) for one in shapes]
+    table = np.array([_facts(problem, *work_tile) for work_tile in numbers], np.float64).T[:, which]
+    columns: Any = np.array(shapes, np.float64).T
+    direct, tn = columns[-1], columns[4]
+    twice = (direct > 0) & (_stored(problem, tn, dict(zip(_FACTS, table, strict=True)))[2] == 0)
+    if twice.any():
+        table, columns = table[:, ~twice], columns[:, ~twice]
+    facts = dict(zip(_FACTS, table, strict=True))
+    constants, own = compiled(problem, columns, facts)
+    return Table(constants, _launched(columns), {**{name: facts[name] for name in _COUNTS[:4]}, **own})
 
 
 def reads_vectors(dtype: DType, a_vec: Any, b_vec: Any) -> Any:
     """Tell whether threads read A or B 16 bytes at a time; fragments of 16-bit elements are read in pairs."""
-    return ((a_vec > 1) | (b_vec > 1)) & (dtype.itemsize > 2)
+    return dtype.itemsize > 2 and (a_vec > 1) | (b_vec > 1)
 
 
 def units(bm: Any, bn: Any, tm: Any, tn: Any, *, vectors: Any) -> tuple[Any, Any]:
@@ -375,15 +329,10 @@ def units(bm: Any, bn: Any, tm: Any, tn: Any, *, vectors: Any) -> tuple[Any, Any
     The numbers are even if they read ``vectors``.
     """
     down, across = ceil_div(bm, tm), ceil_div(bn, tn)
+    if vectors is False:
+        return down, across
     even = vectors & (smaller(down, across) > 1) & (larger(down, across) > 2)
     return down + even * (down % 2), across + even * (across % 2)
-
-
-def columns_at_once(dtype: DType, constants: dict[str, int]) -> int:
-    """Return the neighbouring columns of D that a thread computes: a pair of mma sums, or a vector of B."""
-    if dtype.itemsize == 2:
-        return 2
-    return 1 if constants["B_K_INNER"] else constants["B_VEC"]
 
 
 def shape_of(config: Config) -> WorkTile:
@@ -422,42 +371,36 @@ class Sizes(NamedTuple):
     b_copies: Any
 
 
-def sizes(problem: Gemm, config: Configs) -> Sizes:
+def sizes(problem: Gemm, config: Configs | Mapping[str, int]) -> Sizes:
     """Return the sizes of the work tiles of one configuration, or of each of many."""
-    return _sizes(problem, config) if isinstance(config, Config) else config.kept(_sizes, problem)
+    return config.kept(_sizes, problem) if isinstance(config, Columns) else _sizes(problem, config)
 
 
-def _counts(problem: Gemm, config: Configs) -> tuple[Any, ...]:
-    """Return the elements and the copies of A's and of B's part: numbers, or arrays of them."""
-    names = "PRODUCTS", "BM", "BN", "BY_RUNS"
-    if isinstance(config, Config):
-        return _part_counts(problem, *[config[name] for name in names])
-    rows = zip(*(config[name].tolist() for name in names), strict=True)
-    return tuple(np.array([_part_counts(problem, *map(int, row)) for row in rows], np.float64).T)
+def _counts(problem: Gemm, config: Configs | Mapping[str, int]) -> tuple[Any, ...]:
+    """Return the values of _COUNTS: numbers, or arrays of them."""
+    if isinstance(config, Columns):
+        if _COUNTS[0] in config:
+            return tuple([config[name] for name in _COUNTS])
+        return tuple(np.array([_counts(problem, one) for one in config.configs], np.float64).T)
+    a, b = parts(problem, config["PRODUCTS"], config["BM"], config["BN"], bool(config["BY_RUNS"]))
+    vectors = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
+    own = units(config["BM"], config["BN"], config["TM"], config["TN"], vectors=vectors)
+    return a.elements, b.elements, a.copies, b.copies, *own
 
 
-@of_each_problem
-def _part_counts(problem: Gemm, group: int, bm: int, bn: int, by_runs: int) -> tuple[int, int, int, int]:
-    (a_side, b_side), a, b = parts(problem, group, bm, bn, bool(by_runs))
-    return a.elements, b.elements, a.copies(a_side), b.copies(b_side)
-
-
-def _sizes(problem: Gemm, config: Configs) -> Sizes:
-    a_elements, b_elements, a_copies, b_copies = _counts(problem, config)
-    group, bm, bn, staged = (config[name] for name in ("PRODUCTS", "BM", "BN", "D_STAGED"))
-    keep_b = 1 * keeps_b(problem, bn)
-    stage = a_elements + (1 - keep_b) * b_elements
+def _sizes(problem: Gemm, config: Configs | Mapping[str, int]) -> Sizes:
+    a_elements, b_elements, a_copies, b_copies, units_down, units_across = _counts(problem, config)
+    group, bm, bn, staged = config["PRODUCTS"], config["BM"], config["BN"], config["D_STAGED"]
+    keep_b = keeps_b(problem, bn)
+    stage = a_elements + either(keep_b, 0, b_elements)
     d_first = (config["STAGES"] * stage + keep_b * b_elements) * problem.dtype.itemsize
     d_size = problem.d_dtype.itemsize
     vector = VECTOR_BYTES // d_size
     # Rows are an odd number of vectors apart, as in stages. Shifted ones start within the first vector.
     vectors = ceil_div(bn + (vector - 1) * (staged == 3), vector)
     d_pitch = (vectors + 1 - vectors % 2) * vector
-    by_rows = 1 * (staged > 1)
-    outputs = bm * (by_rows * d_pitch + (1 - by_rows) * group * bn)
+    outputs = bm * either(staged > 1, d_pitch, group * bn)
     nbytes = (staged > 0) * (outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"])
-    wide = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
-    units_down, units_across = units(bm, bn, config["TM"], config["TN"], vectors=wide)
     tiles_down, tiles_across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)
     return Sizes(
         stage,
@@ -474,14 +417,9 @@ def _sizes(problem: Gemm, config: Configs) -> Sizes:
     )
 
 
-def _parts_of(problem: Gemm, config: Config) -> Parts:
-    return parts(problem, config["PRODUCTS"], config["BM"], config["BN"], bool(config["BY_RUNS"]))
-
-
 class Staging(NamedTuple):
     """A work tile in shared memory: its parts and their starts in elements, its sizes, and how D is stored from it."""
 
-    sides: tuple[OperandTile, OperandTile]
     a: StagedTile
     b: StagedTile
     sizes: Sizes
@@ -493,13 +431,12 @@ class Staging(NamedTuple):
 
 def staging(problem: Gemm, config: Config) -> Staging:
     """Return the layout of a configuration's work tiles in shared memory."""
-    own, a, b = _parts_of(problem, config)
+    a, b = parts(problem, config["PRODUCTS"], config["BM"], config["BN"], bool(config["BY_RUNS"]))
     tile = sizes(problem, config)
     (d_row, d_column), d_product, staged = problem.d_row_col, problem.batch_strides[3], config["D_STAGED"]
     if staged > 1:
         d_row, d_column, d_product = tile.d_pitch, 1, 0
     return Staging(
-        sides=own,
         a=a,
         b=b,
         sizes=tile,
