@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -55,6 +57,18 @@ def compiles_in_background() -> bool:
     if name not in COMPILE:
         raise unknown_name("MATMILL_COMPILE", name, COMPILE)
     return name == COMPILE[0]
+
+
+@contextmanager
+def waiting_for_compiler() -> Iterator[None]:
+    """Let calls in a ``with`` block wait for the compiler, unless the environment says what they do."""
+    unset = "MATMILL_COMPILE" not in os.environ
+    os.environ.setdefault("MATMILL_COMPILE", COMPILE[1])
+    try:
+        yield
+    finally:
+        if unset:
+            del os.environ["MATMILL_COMPILE"]
 
 
 def rank() -> int:

@@ -9,6 +9,7 @@ AGREEMENT, MATRIX = "tests/emulated/test_agreement_cases.py", "tests/emulated/te
 LADDERS, RUNGS, CLAIMS = (f"tests/emulated/test_{name}.py" for name in ("ladders", "rungs", "rung_claims"))
 FLOAT32 = "tests/emulated/test_float32_kernel.py"
 WGMMA = f"{PRODUCTS}::test_the_warp_specialised_kernel"
+ORDERS, AUDITS = "tests/emulated/test_summation_orders.py", "tests/host/test_product_audit.py"
 SPLIT, IN_PIECES = "tests/emulated/test_split_kernels.py", f"{PRODUCTS}::test_float32_in_pieces"
 
 
@@ -455,4 +456,18 @@ FAULTS = (
           "tests/host/test_cli_ladder.py", "differ"),
     Fault("ladders: columns uploaded as rows", "ladders/runner/measured.py",
           "matrix if matrix.flags.c_contiguous else matrix.T", "matrix", "tests/host/test_cli_ladder.py", "rates"),
+    Fault("order: partial sums are added backwards", "kernels/splitk/reduce.cuh",
+          "if (first + u * WAYS < count) sum += loaded[u];",
+          "const int i = IN_FLIGHT - 1 - u;\n          if (first + i * WAYS < count) sum += loaded[i];", ORDERS,
+          "wgmma"),
+    Fault("order: slices of k-tiles are added backwards", "kernels/gemm/simt.cuh",
+          "acc[i][j] += shared[(s - 1) * BM * BN", "acc[i][j] += shared[(SLICES - 1 - s) * BM * BN", ORDERS, "gemm"),
+    Fault("audit: a group of terms is a sum of its own", "testing/products/order.py", "own == size", "own > size",
+          AUDITS, "tree"),
+    Fault("audit: columns may differ", "testing/products/order.py", " and (sums == left[:, None]).all()", "", AUDITS,
+          "tree"),
+    Fault("audit: around operands memory is zero", "testing/products/subject.py",
+          'around: float = float("nan")', "around: float = 0.0", AUDITS, "bounds"),
+    Fault("audit: a wrong product ends well", "cli/audit.py", "return 0 if all(audits) else 1", "return 0",
+          "tests/host/test_cli_audit.py", "wrong"),
 )  # fmt: skip

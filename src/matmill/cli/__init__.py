@@ -36,6 +36,7 @@ COMMANDS = (
     "roofline",
     "layout",
     "emulate",
+    "audit",
     "probe",
     "doctor",
     "warm",
