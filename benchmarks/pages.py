@@ -12,6 +12,8 @@ from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sg
 from lab.pictures import PICTURES
 from lab.programs_page import with_programs
 from lab.shapes_page import recorded_shapes, shapes_page
+from lab.tails_page import MARKS as TAILS
+from lab.tails_page import library_tails, recorded_tails
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, wgmma_page
 from matmill.ladders.hgemm.rungs import HGEMM
@@ -35,6 +37,7 @@ def main() -> None:
         remarks(results, "transpose_add"),
     )
     start, precision = ROOT / "docs" / "getting-started.md", ROOT / "docs" / "precision.md"
+    correctness = ROOT / "docs" / "correctness.md"
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
@@ -44,6 +47,7 @@ def main() -> None:
         ROOT / "docs" / "programs.md": with_programs(
             (ROOT / "docs" / "programs.md").read_text(encoding="utf-8"), results
         ),
+        correctness: between(correctness.read_text(encoding="utf-8"), TAILS, library_tails(recorded_tails(results))),
         precision: between(precision.read_text(encoding="utf-8"), MARKS, float32_products(recorded_float32(results))),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),

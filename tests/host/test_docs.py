@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.front_page import OUTPUT, package_page, with_output, with_speeds
+from lab.front_page import OUTPUT, between, package_page, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, Picture
 from lab.programs_page import recorded_programs, with_programs
 from lab.shapes_page import recorded_shapes, shapes_page
+from lab.tails_page import MARKS, library_tails, recorded_tails
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
 from matmill.arch import get
@@ -113,6 +114,11 @@ def test_the_readme_s_speeds_are_those_recorded() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text == with_speeds(text, RESULTS), "run `make docs`"
     assert "| it depends |" in text  # the table names what is not faster, too
+
+
+def test_terms_that_libraries_lose_are_those_recorded() -> None:
+    text = (ROOT / "docs" / "correctness.md").read_text(encoding="utf-8")
+    assert text == between(text, MARKS, library_tails(recorded_tails(RESULTS))), "run `make docs`"
 
 
 def test_the_page_of_the_package_is_the_readme_without_links_into_the_repository() -> None:
