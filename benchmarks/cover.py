@@ -430,7 +430,7 @@ def _record(target: str, elements: str, results: list[Any], how: Mapping[str, An
         own |= {**how, **counted(results, sets)}
     else:
         own["fresh"] = checked(results)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    RECORD.write_text(json.dumps(record, indent=1, default=np.generic.item) + "\n", encoding="utf-8")
     print(target, elements, own, flush=True)
 
 

@@ -3,10 +3,10 @@
     python benchmarks/shapes.py --out benchmarks/results/shapes_h200.json --seconds 300
 
 Batches of small products, tall times small, outer products, few rows, sizes off the tile grid, float32 squares. Where
-``--only`` names them, also squares and layers of 16 bits (``layers``), operands with rows anywhere (``unaligned``), and
-few outputs of a long k (``long k``), which find L2 cold and clean. Of each kernel the configurations with the least
-predicted time are timed, ``--each`` of them; ``--every`` names a kernel whose configurations are all timed, for the fit
-of its cost model.
+``--only`` names them, also squares and layers of 16 bits (``layers``), such as need tiles of many sizes (``steps``),
+operands with rows anywhere (``unaligned``), and few outputs of a long k (``long k``), which find L2 cold and clean.
+Of each kernel the configurations with the least predicted time are timed, ``--each`` of them; ``--every`` names a
+kernel of which all are timed, or ``--most``, for the fit of its cost model.
 
 All are compiled first, by as many processes as there are cores. Each result is compared with float64 in products and
 rows drawn at random. Then the configurations, torch.matmul and a kernel that reads and writes as many bytes as the
@@ -147,6 +147,33 @@ _NAMED = (
         1,
         "nn",
     ),
+    ("steps", ("bfloat16",), tuple((n, n, n) for n in (200, 456, 920, 1312, 2456, 3560, 4216, 6800)), 1, "nt"),
+    ("steps", ("bfloat16",), tuple((n, n, n) for n in (328, 656, 1080, 1640, 2680, 4488)), 1, "nn"),
+    (
+        "steps",
+        ("bfloat16",),
+        (
+            (16, 28672, 4096), (8192, 16, 4096), (56, 5248, 6592), (24, 4408, 1240), (464, 136, 304), (248, 104, 2352),
+            (8, 144, 1200), (856, 72, 360), (352, 344, 1088), (776, 4096, 14336), (3000, 28672, 4096),
+            (8192, 256, 7168), (8192, 768, 3072), (8192, 4096, 16),
+        ),
+        1,
+        "nt",
+    ),
+    (
+        "steps",
+        ("bfloat16",),
+        ((4096, 768, 3072), (376, 152, 1720), (1760, 16, 1760), (2456, 7712, 48), (8192, 768, 3072), (192, 96, 744)),
+        1,
+        "nn",
+    ),
+    (
+        "steps",
+        ("bfloat16",),
+        ((768, 3072, 4096), (1024, 1024, 32768), (768, 768, 8192), (104, 312, 7808), (2304, 768, 8192)),
+        1,
+        "tn",
+    ),
     (
         "unaligned",
         ("bfloat16", "float16"),
@@ -226,10 +253,10 @@ def drawn(count: int, seed: int) -> Iterator[Task]:
             count -= 1
 
 
-def kernels(problem: Gemm, arch: Arch, each: int, every: str) -> list[Kernel[Gemm]]:
+def kernels(problem: Gemm, arch: Arch, each: int, every: str, most: int) -> list[Kernel[Gemm]]:
     """Return the chosen kernel, and of each other one the ``each`` configurations that are predicted to be fastest.
 
-    Of the kernel called ``every`` all configurations.
+    Of the kernel called ``every`` it is the ``most``.
     """
     chosen = choose(problem, arch).kernel
     result = {(chosen.entry, chosen.config): chosen}
@@ -237,16 +264,16 @@ def kernels(problem: Gemm, arch: Arch, each: int, every: str) -> list[Kernel[Gem
         legal = [one for one in production.legal(problem, arch) if one.workspace(problem) <= _MOST_WORKSPACE]
         predicted = production.predict(problem, [one.config for one in legal], arch)
         ranked = [legal[index] for index in sorted(range(len(legal)), key=predicted.__getitem__)]
-        some = ranked if production.kernel.entry == every else ranked[:each]
+        some = ranked[: most if production.kernel.entry == every else each]
         result |= {(kernel.entry, kernel.config): kernel for kernel in some}
     return list(result.values())
 
 
-def sources(task: Task, arch: Arch, each: int, every: str) -> Iterator[Source]:
+def sources(task: Task, arch: Arch, *limits: Any) -> Iterator[Source]:
     """Generate the translation units of all launches."""
     a, b, d, workspace, counter = (Pointer(name, 256) for name in ("A", "B", "D", "workspace", "counter"))
     operands = GemmOperands(a, b, d, d, workspace=workspace, counter=counter)
-    for kernel in kernels(task.problem, arch, each, every):
+    for kernel in kernels(task.problem, arch, *limits):
         for program, _ in kernel.steps(task.problem, operands):
             yield generate(program, task.dtype)
 
@@ -357,11 +384,12 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=0, metavar="COUNT", help="so many products as programs make them")
     parser.add_argument("--seed", type=int, default=11, help="of these products, default %(default)s")
     parser.add_argument("--every", default="", metavar="ENTRY", help="the kernel whose configurations are all timed")
+    parser.add_argument("--most", type=int, default=1 << 30, help="at most so many of its configurations")
     arguments = parser.parse_args()
     begin = time.monotonic()
     only = arguments.only.split(",") if arguments.only else ()
     gpu = GPU.get(0)
-    limits = gpu.arch, arguments.each, arguments.every
+    limits = gpu.arch, arguments.each, arguments.every, arguments.most
     offered = drawn(arguments.drawn, arguments.seed) if arguments.drawn else tasks(only)
     todo = [task for task in offered if not only or task.kind in only]
     count = compile_sources((one for task in todo for one in sources(task, *limits)), gpu.arch.target)

@@ -22,7 +22,7 @@ from matmill.arch import get
 from matmill.dtypes import BF16
 from matmill.jit.nvrtc import compiler_version
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import ROWS, SHAPES, SPAN, Shape, configured
+from matmill.kernels.wgmma.tiles import EXAMPLES, ROWS, SPAN, Shape, configured
 
 #: Extents of a problem that every tile suits.
 _EXTENT = 8192
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a JSON file")
     arguments = parser.parse_args()
     tool = disassembler()
-    rows = [row(shape, tool) for shape in SHAPES]
+    rows = [row(shape, tool) for shape in EXAMPLES]
     print(counted(rows), end="")
     if arguments.out:
         compiler = ".".join(map(str, compiler_version()))

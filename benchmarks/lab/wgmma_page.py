@@ -18,7 +18,7 @@ from matmill.config import Config
 from matmill.dtypes import BF16
 from matmill.kernels.wgmma import WGMMA
 from matmill.kernels.wgmma.cost import DEFAULT, demand, explain
-from matmill.kernels.wgmma.tiles import SHAPES, SPAN, configured, work_tiles
+from matmill.kernels.wgmma.tiles import EXAMPLES, SPAN, configured, work_tiles
 from matmill.problem import Gemm
 
 #: The squares that are compared.
@@ -40,6 +40,7 @@ _BOUNDS = {
     "shared": "shared memory",
     "l2": "L2",
     "latency": "latency",
+    "issue": "issuing products",
     "epilogue": "epilogues",
     "memory": "memory",
     "repack": "repacking",
@@ -65,8 +66,11 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   consumer keeps one group of products in flight and releases a stage one k-step late. The producer runs ahead into
   the next tile while consumers store the last one.
 - **Tiles.** Consumers share the rows of a tile, or alternate at whole tiles (pingpong): then one stores while the
-  other multiplies. Clusters of two blocks load what both need once, by multicast. All four layouts of A and B are
-  read through matrix descriptors; nothing is transposed in memory.
+  other multiplies. They are wide in steps of 16 columns, narrow ones in steps of 8: what matters is that a tile
+  leaves the last wave of blocks full. Blocks of a cluster, two or of narrow tiles four, load what they share once, by
+  multicast. All four layouts of A and B are read through matrix descriptors; nothing is transposed in memory.
+- **Narrow tiles.** One warp group issues a product at most every 60 cycles, whose latency is longer: products of 64
+  columns and fewer go to two or four sums of each output in turn, which are added at the end.
 - **A and B exchanged.** Few rows of A would leave most of a 64-row `wgmma` empty. The kernel then computes D's
   transpose from B's transpose and A's transpose, so that the few rows become the columns of a tile 8 to 256 wide.
 - **Repack.** TMA needs runs that start on 16 bytes. A matrix with others is copied by a launch before the product
@@ -209,7 +213,7 @@ def _speed(measured: Record) -> list[str]:
     for n in SIZES:
         headings += [f"{n}: last wave", "predicted", "measured", "of torch.mm"]
     rows, apart = [], []
-    for shape in SHAPES:
+    for shape in EXAMPLES:
         cells: list[str] = []
         for n in SIZES:
             problem, seconds = packed(n, n, n, BF16, "column"), _seconds(measured, n)
@@ -248,7 +252,7 @@ def _delivered(measured: Record) -> str:
     for n in SIZES:
         problem, seconds = packed(n, n, n, BF16, "column"), _seconds(measured, n)
         rates = {}
-        for shape in SHAPES:
+        for shape in EXAMPLES:
             config = configured(shape, problem, H200)
             if explain(problem, config, H200).bound != "l2":
                 continue
@@ -275,7 +279,7 @@ def _seconds(measured: Record, n: int) -> dict[str, float]:
     seconds = {LIBRARY: float(result[LIBRARY])}
     problem = packed(n, n, n, BF16, "column")
     known = {name: config_of(name, WGMMA) for name in result if name != LIBRARY}
-    for shape in SHAPES:
+    for shape in EXAMPLES:
         wanted = configured(shape, problem, H200)
         of_tile = [result[name] for name, config in known.items() if all(config[one] == wanted[one] for one in _SAME)]
         if of_tile:

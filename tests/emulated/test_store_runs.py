@@ -6,7 +6,7 @@ import pytest
 
 from matmill.dtypes import BF16, F32, DType
 from matmill.kernels.short_k import SHORT_K, space
-from matmill.kernels.wgmma.tiles import SHAPES, Shape
+from matmill.kernels.wgmma.tiles import EXAMPLES, Shape
 from support.strided import COLUMN, H200
 from support.strided_product import StridedProduct
 from support.wgmma_cases import Case
@@ -21,7 +21,7 @@ _FLOATS: dict[str, object] = {"out_dtype": F32}
         (_FLOATS, Shape(128, 128, 2)),
         (_FLOATS, Shape(64, 96, 1)),
         (_FLOATS, Shape(128, 160, 2)),
-        (_FLOATS, SHAPES[3]),
+        (_FLOATS, EXAMPLES[3]),
         ({"dtype": F32, "precision": "tf32"}, Shape(64, 64, 1)),
     ],
     ids=lambda one: f"{one.bm}x{one.bn}" if isinstance(one, Shape) else "-".join(one),

@@ -10,7 +10,7 @@ import pytest
 
 from matmill.dtypes import ALL, F32
 from matmill.emulator.arith.tensor_core import rule_of
-from matmill.kernels.wgmma.tiles import Shape
+from matmill.kernels.wgmma.tiles import K_BYTES, Shape
 from support.strided import COLUMN, ROW, Layout
 from support.tensor_core_rule import sum_of_products
 from support.wgmma_cases import Case
@@ -37,10 +37,10 @@ def _spread(case: Case) -> Any:
 
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize("name", _FACTORS)
-def test_sums_are_those_of_the_tensor_cores_slice_after_slice(name: str, slices: int) -> None:
+def test_sums_are_those_of_the_tensor_cores_chain_after_chain_and_slice_after_slice(name: str, slices: int) -> None:
     dtype = ALL[name]
     given: dict[str, object] = {"b": COLUMN, "dtype": dtype, "precision": "tf32" if dtype is F32 else "default"}
-    step = 128 // dtype.itemsize
+    step, product = 128 // dtype.itemsize, K_BYTES // dtype.itemsize
     case = Case(name, _NARROW, (64, 8, 6 * step + 8), slices=slices, given={**given, "out_dtype": F32})
     trial = _spread(case)
     trial.emulated(case.kernel(trial.problem), races=False)
@@ -51,8 +51,11 @@ def test_sums_are_those_of_the_tensor_cores_slice_after_slice(name: str, slices:
     for row, column in zip(range(0, 64, 5), [*range(8), *range(8)], strict=False):
         total = np.float32(0)
         for first, last in pairwise(bounds):
-            own = sum_of_products(a[row, first:last].tolist(), b[first:last, column].tolist(), 0.0, rule)
-            total = np.float32(total + np.float32(own))
+            chain_of, own = np.arange(last - first) // product % _NARROW.chains, np.float32(0)
+            for chain in range(_NARROW.chains):
+                left, right = (x[first:last][chain_of == chain].tolist() for x in (a[row], b[:, column]))
+                own = np.float32(own + np.float32(sum_of_products(left, right, 0.0, rule)))
+            total = np.float32(total + own)
         assert trial.arrays["D"][0, row, column] == total
 
 

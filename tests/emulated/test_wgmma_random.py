@@ -22,11 +22,13 @@ _SHAPES = (
     Shape(64, 64, 1),
     Shape(64, 96, 1),
     Shape(128, 64, 2),
-    Shape(128, 128, 2, staged=64),
-    Shape(192, 64, 3, staged=32),
+    Shape(128, 256, 2),
+    Shape(192, 160, 3),
     Shape(64, 128, 2, pingpong=True),
     Shape(128, 64, 2, cluster=(2, 1)),
     Shape(128, 64, 2, cluster=(1, 2)),
+    Shape(64, 24, 1, cluster=(2, 2)),
+    Shape(64, 8, 1, cluster=(4, 1)),
 )
 _LAYOUTS = st.builds(
     Layout,
@@ -70,7 +72,7 @@ def _cases(draw: st.DrawFn) -> Case:
         (draw(_EXTENTS), draw(_EXTENTS), k),
         swap=draw(st.booleans()),
         slices=min(draw(st.sampled_from([1, 1, 2, 3])), ceil_div(k * dtype.itemsize, SPAN)),
-        sms=draw(st.sampled_from([2, 2, 4, 132])),
+        sms=draw(st.sampled_from([2, 4, 8, 132])),
         stages=draw(st.sampled_from([0, 2, 3])),
         given=given,
     )

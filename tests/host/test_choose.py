@@ -266,7 +266,7 @@ def test_long_products_have_a_kernel_where_shared_memory_is_small(
 
 def test_few_tiles_and_a_long_k_are_split() -> None:
     h200 = arch.get("h200")
-    for m, n, k in ((16, 1024, 16384), (200, 200, 100_000), (256, 256, 8192)):
+    for m, n, k in ((64, 1024, 16384), (200, 200, 100_000), (256, 256, 8192)):
         kernel = choose(Gemm(m, n, k, dtype=ALL["float16"]), h200).kernel
         assert kernel.entry == "wgmma_gemm"
         rows, columns = (n, m) if kernel.config["EXCHANGED"] else (m, n)

@@ -59,7 +59,7 @@ def test_the_page_says_how_well_the_model_meets_the_record(name: str, *, fit: bo
 #: fits a model anew, or changes what it counts, writes these anew.
 MET = {
     "hgemm": (["hgemm_tiles_h200.json"], 0.067, 0.0592, 1.0154),
-    "wgmma": (["wgmma_tiles_h200.json"], 0.1345, 0.1088, 1.0311),
+    "wgmma": (["wgmma_tiles_h200.json"], 0.0948, 0.0987, 1.017),
     "transpose_add": (
         ["transpose_add_search_h200.jsonl", "transpose_add_search_h200_chunks.jsonl"],
         *(0.0435, 0.0665, 1.0234),

@@ -23,7 +23,7 @@ from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
 from matmill.arch import get
 from matmill.dtypes import BF16
-from matmill.kernels.wgmma.tiles import SHAPES, configured
+from matmill.kernels.wgmma.tiles import EXAMPLES, configured
 from matmill.ladders.hgemm.rungs import HGEMM
 from matmill.ladders.inner.rungs import INNER
 from matmill.ladders.memory.rungs import MEMORY
@@ -189,7 +189,7 @@ def test_the_page_of_the_warp_specialised_kernel_is_up_to_date() -> None:
 def test_the_machine_code_recorded_is_that_of_today_s_tiles() -> None:
     recorded_rows = recorded_tiles(RESULTS)[0]["rows"]
     problem = packed(8192, 8192, 8192, BF16, "column")
-    configs = [configured(shape, problem, get("h200")) for shape in SHAPES]
+    configs = [configured(shape, problem, get("h200")) for shape in EXAMPLES]
     today = [(tile_of(one), one["STAGES"], one["SHARED_BYTES"]) for one in configs]
     assert [(row["tile"], row["stages"], row["shared_bytes"]) for row in recorded_rows] == today, "wgmma_sass.py --out"
 

@@ -184,7 +184,7 @@ def test_what_older_gpus_cannot_run_is_said() -> None:
 
 
 def test_options_that_cost_time_are_among_the_changes() -> None:
-    problem = _lowered(1024, 8192, 256, BF16)
+    problem = _lowered(2048, 2048, 2048, BF16)
     precise = changes(replace(problem, precision="high"), H200)
     assert [(change.kind, change.problem) for change in precise] == [("precision", problem)]
     wide = changes(replace(problem, out_dtype=F32), H200)

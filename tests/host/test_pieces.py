@@ -78,7 +78,7 @@ def test_configurations_that_have_no_pieces(method: str) -> None:
         assert reason is not None, change
     few = split.config.replace(STAGES=3)
     assert split.with_config(few).why_not(LARGE, H200) == "3 stages < 4 leave nothing in flight"
-    wide = kernel(LARGE, method, Shape(128, 256, 2, staged=128)).why_not(LARGE, H200)
+    wide = kernel(LARGE, method, Shape(128, 256, 2)).why_not(LARGE, H200)
     assert wide == "256 accumulators per thread > 192"
 
 

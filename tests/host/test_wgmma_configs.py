@@ -16,7 +16,7 @@ from matmill.jit.compile import Resources, assembler_report, parse_resources
 from matmill.jit.source import Source, generate
 from matmill.kernel import Kernel
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured, threads
+from matmill.kernels.wgmma.tiles import EXAMPLES, Shape, configured, threads
 from matmill.problem import Gemm
 from support.compiled import resources
 from support.strided import H200
@@ -29,19 +29,19 @@ _REGISTERS, _MOST = 65536, 255
 _REMARK = re.compile(r"C75\d\d|serializ|setmaxnreg ignored", re.IGNORECASE)
 #: Accumulators of the largest tiles whose sums are promoted: as many again are the separate sums.
 _HALF = 96
-_LARGEST, _DEMANDING = SHAPES[:2], "row bias, gelu, C"
+_LARGEST, _DEMANDING = EXAMPLES[:2], "row bias, gelu, C"
 #: Compiled whole, for their remarks: products and waits, which epilogues do not change. Odd tiles have another layout.
 REMARKS = [
-    *(Variant(shape, ("tn", "nt")[index % 2]) for index, shape in enumerate(SHAPES[::3])),
+    *(Variant(shape, ("tn", "nt")[index % 2]) for index, shape in enumerate(EXAMPLES[::3])),
     *(Variant(_LARGEST[0], layout) for layout in LAYOUTS if layout != "tn"),
     *(Variant(_LARGEST[1], layout) for layout in LAYOUTS if layout != "nt"),
-    *(Variant(shape, precision="high") for shape in SHAPES if shape.sums == _HALF),
+    *(Variant(shape, precision="high") for shape in EXAMPLES if shape.sums == _HALF),
     Variant(_LARGEST[0], dtype=F16),
     Variant(_LARGEST[1], "tn", "float32", precision="tf32", dtype=F32),
 ]
 #: Known by their sources, where these are old.
 REGISTERS = [
-    *(Variant(shape, "tn", "TMA", _DEMANDING) for shape in SHAPES),
+    *(Variant(shape, "tn", "TMA", _DEMANDING) for shape in EXAMPLES),
     *(Variant(shape, "tn", way, _DEMANDING) for shape in _LARGEST for way in WAYS if not way.startswith("partial")),
     *(Variant(shape, "tn", way) for shape in _LARGEST for way in WAYS if way.startswith("partial")),
     *(Variant(_LARGEST[1], "tn", "TMA", epilogue) for epilogue in EPILOGUES),
@@ -113,10 +113,10 @@ def test_no_product_with_a_in_registers_is_serialized_or_spills(case: Case) -> N
 @pytest.mark.parametrize(
     ("problem", "shape", "words"),
     [
-        (Gemm(128, 128, 77, F32, precision="tf32", a_align=4), SHAPES[0], "no unaligned fragments"),
-        (Gemm(128, 128, 77, BF16, a_strides=(154, 2), a_align=4), SHAPES[0], "apart along both dimensions"),
-        (Gemm(128, 128, 2**30 + 1, BF16, a_align=2), SHAPES[0], "more than its copies count"),
-        (Gemm(128, 128, 77, BF16, a_align=2, precision="high"), SHAPES[7], "promoted sums"),
+        (Gemm(128, 128, 77, F32, precision="tf32", a_align=4), EXAMPLES[0], "no unaligned fragments"),
+        (Gemm(128, 128, 77, BF16, a_strides=(154, 2), a_align=4), EXAMPLES[0], "apart along both dimensions"),
+        (Gemm(128, 128, 2**30 + 1, BF16, a_align=2), EXAMPLES[0], "more than its copies count"),
+        (Gemm(128, 128, 77, BF16, a_align=2, precision="high"), EXAMPLES[7], "promoted sums"),
         (Gemm(128, 128, 77, BF16, a_align=2), Shape(256, 128, 2), "not 256"),
         (Gemm(128, 128, 77, BF16, a_align=2), Shape(128, 128, 2, cluster=(1, 2)), "another block loads"),
         (Gemm(128, 128, 77, BF16, a_align=2), Shape(64, 128, 2, pingpong=True), "same warp group"),
@@ -130,15 +130,15 @@ def test_a_does_not_go_through_registers(problem: Gemm, shape: Shape, words: str
 
 def test_an_a_is_repacked_or_goes_through_registers() -> None:
     problem = Gemm(128, 128, 77, BF16, a_align=2)
-    both = configured(SHAPES[0], problem, H200, repack="A", in_registers=True)
-    neither = configured(SHAPES[0], problem, H200)
+    both = configured(EXAMPLES[0], problem, H200, repack="A", in_registers=True)
+    neither = configured(EXAMPLES[0], problem, H200)
     assert "or is repacked" in (WGMMA.with_config(both).why_not(problem, H200) or "")
     assert "TMA needs rows of A" in (WGMMA.with_config(neither).why_not(problem, H200) or "")
 
 
 def test_a_float32_d_is_staged_where_its_rows_start_off_16_bytes() -> None:
     aligned, odd = (Gemm(128, n, 64, BF16, d_align=align, out_dtype=F32) for n, align in ((128, 16), (127, 4)))
-    staged, direct = configured(SHAPES[0], odd, H200), configured(SHAPES[0], aligned, H200)
+    staged, direct = configured(EXAMPLES[0], odd, H200), configured(EXAMPLES[0], aligned, H200)
     assert (staged["STAGED"], direct["STAGED"]) == (64, 0)
     # The largest tile has as many stages either way, and the narrowest ones are never staged.
     assert staged["STAGES"] == direct["STAGES"]

@@ -11,6 +11,7 @@ from matmill.dtypes import F32, F64
 from matmill.emulator.arith.tensor_core import rule_of
 from matmill.kernel import Kernel, ceil_div
 from matmill.kernels.splitk import reduction_ways
+from matmill.kernels.wgmma.tiles import K_BYTES
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 from matmill.testing.products.order import Tree, leaves
@@ -112,11 +113,15 @@ def _wgmma(kernel: Kernel[Gemm], problem: Gemm) -> Node:
     steps = ceil_div(problem.k, step)
     slices = max(config["SPLIT_K"], config["CLUSTER_K"])
     bounds = [min(steps * index // slices * step, problem.k) for index in range(slices + 1)]
-    parts = []
+    parts, product, chains = [], K_BYTES // problem.dtype.itemsize, config["CHAINS"]
     for first, last in pairwise(bounds):
         chunk = config["PROMOTED"] * step or max(last - first, 1)
-        starts = range(first, last, chunk)
-        parts.append(in_order([at_once(range(at, min(at + chunk, last)), _mma_group(problem)) for at in starts]))
+        sums = [
+            [term for term in range(at, min(at + chunk, last)) if (term - at) // product % chains == chain]
+            for at in range(first, last, chunk)
+            for chain in range(chains)
+        ]
+        parts.append(in_order([at_once(terms, _mma_group(problem)) for terms in sums]))
     ways = int(reduction_ways(problem, config)) if config["CLUSTER_K"] == 1 else 0
     return in_ways(parts, ways) if ways else in_order(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import product as pairs
+from math import prod
 
 import numpy as np
 
@@ -13,14 +14,14 @@ from matmill.kernel import Kernel
 from matmill.kernels.pieces import METHODS
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured, staging_bytes, unaligned
+from matmill.kernels.wgmma.tiles import EXAMPLES, Shape, configured, staging_bytes, unaligned
 from matmill.problem import ACTIVATIONS, Gemm
 from support.strided import COLUMN, H200, ROW, Layout
 from support.strided_product import StridedProduct
 
 BF16, F16 = ALL["bfloat16"], ALL["float16"]
 PAD7, PAD11 = (Layout(transposed=True, pad=pad) for pad in (7, 11))
-SQUARE, SMALL, TALL = Shape(128, 128, 2), Shape(64, 64, 1), Shape(192, 192, 3, staged=48)
+SQUARE, SMALL, TALL = Shape(128, 128, 2), Shape(64, 64, 1), Shape(192, 192, 3)
 TURNS = Shape(128, 128, 2, pingpong=True)
 
 
@@ -88,10 +89,22 @@ def _least(shape: Shape) -> tuple[int, int, int]:
     return m, n, 136
 
 
+#: Blocks that share both operands, by fewer parts than blocks or as many; columns of which eight are left over.
+_LARGE_CLUSTERS = (
+    Shape(64, 8, 1, cluster=(2, 2)),
+    Shape(64, 24, 1, cluster=(2, 2)),
+    Shape(64, 16, 1, cluster=(4, 1)),
+    Shape(128, 48, 2, cluster=(2, 1)),
+    Shape(64, 40, 1, cluster=(4, 1)),
+    Shape(256, 80, 2, cluster=(2, 1)),
+    Shape(64, 32, 1, cluster=(1, 4)),
+    Shape(192, 112, 3, cluster=(1, 2)),
+    Shape(64, 56, 1, cluster=(1, 2)),
+)
 #: Each tile, with one work tile more than blocks, rounds of two stages, and remainders in m, n and k.
 SHAPED = tuple(
-    Case(_named(shape), shape, _least(shape), sms=shape.cluster[0] * shape.cluster[1], stages=2, given={"b": COLUMN})
-    for shape in SHAPES
+    Case(_named(shape), shape, _least(shape), sms=prod(shape.cluster), stages=2, given={"b": COLUMN})
+    for shape in (*EXAMPLES, *_LARGE_CLUSTERS)
 )
 #: All layouts of A, B and D; of one tile with A and B exchanged.
 LAYOUTS = tuple(
@@ -104,7 +117,7 @@ LAYOUTS = tuple(
     for a, b, d in pairs((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN))
 )  # fmt: skip
 #: The narrowest tile with more columns than biases are loaded at a time.
-_WIDE = next(shape for shape in SHAPES if shape.bn == 192 and shape.pingpong and shape.cluster == (1, 1))
+_WIDE = Shape(64, 192, 2, pingpong=True)
 #: Epilogues, each way that D is stored.
 EPILOGUES = (
     *(
@@ -181,6 +194,10 @@ OPERANDS = (
     Case("tf32, transposed and of odd pitch", SMALL, (70, 73, 77), given={"dtype": F32, "precision": "tf32"}),
     Case("tf32, exchanged slices", SMALL, (70, 73, 77), swap=True, slices=2,
          given={"dtype": F32, "precision": "tf32", "a": COLUMN, "batch": 2}),
+    Case("part of a box of transposed operands", Shape(128, 112, 2), (130, 200, 136), given={"a": COLUMN}),
+    Case("part of a box of a narrow tile", Shape(64, 56, 1), (70, 100, 136)),
+    Case("part of a box in a cluster along m", Shape(128, 208, 2, cluster=(2, 1)), (200, 200, 136),
+         given={"a": COLUMN}),
     Case("one element", SMALL, (1, 1, 1)),
     Case("tf32 of a contiguous column", SMALL, (9, 13, 1), given={"a": COLUMN, "dtype": F32, "precision": "tf32"}),
     Case("one row", Shape(64, 8, 1), (1, 136, 136), swap=True),

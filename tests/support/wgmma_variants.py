@@ -10,7 +10,7 @@ from typing import Any
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernel import Kernel
 from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured
+from matmill.kernels.wgmma.tiles import EXAMPLES, Shape, configured
 from matmill.problem import Epilogue, Gemm
 from support.strided import H200
 
@@ -86,7 +86,7 @@ def everything() -> Iterator[Variant]:
 
     Not each with each: epilogues are compiled for one layout, but for the most demanding, and other types for one way.
     """
-    for shape in SHAPES:
+    for shape in EXAMPLES:
         for layout, way, precision in product(LAYOUTS, WAYS, ("default", "high")):
             yield Variant(shape, layout, way, precision=precision)
         for way, epilogue in product(WAYS, EPILOGUES):

@@ -27,6 +27,7 @@ from matmill.kernels.wgmma.space import TILE, among, space
 from matmill.kernels.wgmma.tiles import (
     SHAPES,
     cluster_blocks,
+    clusters_at_once,
     configured,
     runs,
     shared_work_tiles,
@@ -81,7 +82,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     cluster = cluster_blocks(config)
     clusters = work_tiles(as_launched(problem, config), config)
     if config["CLUSTER_K"] == 1:
-        clusters = min(clusters, config["SMS"] // cluster)
+        clusters = min(clusters, int(clusters_at_once(config["SMS"], cluster)))
     return Geometry(
         grid=(clusters * cluster, 1, 1),
         block=(threads(config), 1, 1),

@@ -1,11 +1,12 @@
 """How long a product takes in the warp-specialised kernel of ``kernels/wgmma``.
 
 The time of a launch is a constant, and two terms that overlap, of which the larger decides: the least bytes over the
-bandwidth that reading reaches, and the work tiles of the busiest SM. A k-step takes as long as the slowest of four
+bandwidth that reading reaches, and the work tiles of the busiest SM. A k-step takes as long as the slowest of five
 things that go on at the same time (``pace``): tensor cores multiply, shared memory delivers operands and takes the
-next ones, L2 delivers these, and their latency passes. Filling the pipeline once, and each tile's epilogue come on top;
-two consumers that alternate hide most of all but the last epilogue. So do the launch that repacks matrices and the one
-that adds split-K partial sums.
+next ones, L2 delivers these, their latency passes, and a warp group issues its products one after another. Filling the
+pipeline once, the first meeting of a cluster's blocks, and each tile's epilogue come on top; two consumers that
+alternate hide most of all but the last epilogue. So do the launch that repacks matrices and the one that adds split-K
+partial sums.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
 ``benchmarks/fit_model.py`` fits them to what was measured of every tile, and by ``shapes.py``.
@@ -29,7 +30,16 @@ from matmill.kernels.shared.exchange import as_launched, launched_extents
 from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, of_tiles, overlapped
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.kernels.splitk.cost import Reduction
-from matmill.kernels.wgmma.tiles import ROWS, SPAN, as_multiplied, cluster_blocks, runs
+from matmill.kernels.wgmma.tiles import (
+    K_BYTES,
+    ROWS,
+    SPAN,
+    as_multiplied,
+    boxed,
+    cluster_blocks,
+    clusters_at_once,
+    runs,
+)
 from matmill.problem import Gemm
 
 
@@ -37,8 +47,9 @@ from matmill.problem import Gemm
 class Constants:
     """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
 
-    #: Seconds before the first stage is requested: tensor maps, barriers, and a cluster's first meeting.
+    #: Seconds before the first stage is requested: tensor maps and barriers; until the blocks of a cluster have met.
     start: float
+    meeting: float
     #: Share of the data sheet's bandwidth that reading reaches.
     read_share: float
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
@@ -46,6 +57,8 @@ class Constants:
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
     shared_bytes: float
     l2_bytes: float
+    #: Cycles from one narrow product of a warp group to the next.
+    issue: float
     #: What is added to the bytes of rows that straddle cache lines, as a share of them.
     straddle: float
     #: Cycles from the request of a stage to its arrival.
@@ -80,11 +93,11 @@ class Demand:
     """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
 
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
-    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
-    are in flight, ``clusters`` is 1 where blocks share operands, ``copied`` vectors of an unaligned A are copied by
-    threads. Of the busiest SM: k-steps, work tiles (``rounds``),
-    whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
-    directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
+    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; a warp group
+    issues ``products``, ``ahead`` stages are in flight, ``clusters`` is 1 where blocks share operands, ``copied``
+    vectors of an unaligned A are copied by threads. Of the busiest SM: k-steps, work tiles (``rounds``), whether
+    consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored directly, and
+    tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
     Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
     """
 
@@ -92,6 +105,7 @@ class Demand:
     shared: float
     l2_bytes: float
     straddling: float
+    products: float
     ahead: float
     clusters: float
     copied: float
@@ -138,6 +152,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
         "shared": counts.shared / c.shared_bytes,
         "l2": (counts.l2_bytes + c.straddle * counts.straddling) / c.l2_bytes,
         "latency": c.latency / counts.ahead,
+        "issue": c.issue * counts.products,
     }
     waits = 1 + counts.clusters * (c.cluster - 1)
     step = overlapped(c.pace_overlap, *pace.values()) * waits
@@ -155,7 +170,8 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     repack = counts.repacking.seconds(prices, counts.bytes_per_s, sm_hz)
     second = counts.reduction.seconds(prices, sm_hz)
     split = counts.splitting.seconds(prices, counts.bytes_per_s)
-    seconds = prices.launch + c.start + together + repack + split + second
+    meeting = c.meeting * (counts.clusters + (counts.cluster_sums > 0))
+    seconds = prices.launch + c.start + meeting + together + repack + split + second
     # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
     terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}
     terms |= {"memory": memory, "repack": repack, "split": split, "second": second}
@@ -170,7 +186,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     slices = config["SPLIT_K"]
     m, n = launched_extents(problem, config)
     tiles = ceil_div(m, rows) * ceil_div(n, columns) * problem.batch * slices
-    rounds = 1.0 * ceil_div(tiles, arch.sms // blocks)
+    rounds = 1.0 * ceil_div(tiles, clusters_at_once(arch.sms, blocks))
     a_straddles, b_straddles, *copies = for_each(config, lambda one: _of_operands(problem, one), *_OF_COPIES)
     if np.any(products > 1):  # in pieces
         (fmas,) = for_each(config, lambda one: (_fmas(as_multiplied(problem, one), arch),), "EXCHANGED", "PIECES")
@@ -184,6 +200,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         shared=shared,
         l2_bytes=a_loaded + b_loaded,
         straddling=a_loaded * a_straddles + b_loaded * b_straddles,
+        products=SPAN / K_BYTES,
         ahead=ahead,
         clusters=clusters,
         copied=copied,
@@ -211,15 +228,16 @@ def _of_tile(config: Configs) -> tuple[Any, ...]:
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
     direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
     outputs = bm * bn / 1024
+    columns = bn + (boxed(bn) - bn) * (1 - config["B_K_INNER"])
     # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
     meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
     fragments = config["A_IN_REGISTERS"] * bm * SPAN * (1 - config["A_PAIRED"]) * (1 + meeting)
     return (
         bm * bn * config["BK"],
         bm / cluster_n * SPAN,
-        bn / cluster_m * SPAN,
+        columns / cluster_m * SPAN,
         # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
-        1.0 * ((bm // ROWS * (ROWS + bn) + bm + bn) * SPAN + fragments),
+        1.0 * ((bm // ROWS * (ROWS + bn) + bm + columns) * SPAN + fragments),
         config["STAGES"] - 1.0,
         1.0 * (cluster_m * cluster_n > 1),
         config["A_IN_REGISTERS"] * (bm * SPAN / VECTOR_BYTES + ROWS + config["A_K_INNER"] * (bm - ROWS)),

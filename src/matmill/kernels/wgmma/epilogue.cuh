@@ -147,11 +147,11 @@ struct WgmmaStaging {
       if (16 * written % biases.COLUMNS == 0) biases.load(outputs, first_column + inside);
       float of_columns[4];
 #pragma unroll
-      for (int c = 0; c < (HALF ? 2 : 4); ++c)
+      for (int c = 0; c < (half(written) ? 2 : 4); ++c)
         of_columns[c] = biases.of(16 * written % biases.COLUMNS + 8 * (c / 2), c % 2);
       unsigned pairs[4];
 #pragma unroll
-      for (int p = 0; p < (HALF ? 2 : 4); ++p) {
+      for (int p = 0; p < (half(written) ? 2 : 4); ++p) {
         const int row = first_row + rows.first + rows.NEXT * (p % 2);
         const int column = first_column + inside + lane_column() + 8 * (p / 2);
         const int s = inside / 2 + 2 * p;
@@ -185,7 +185,9 @@ struct WgmmaStaging {
 
  private:
   static constexpr int GROUPS = (Tile::STAGED + 15) / 16;   // of 16 columns
-  static constexpr bool HALF = Tile::STAGED % 16 != 0;      // eight columns alone
+
+  // Tells whether a group has eight columns alone: the last one may.
+  static __device__ __forceinline__ constexpr bool half(int group) { return 16 * group + 8 == Tile::STAGED; }
 
   // Writes 16 columns of the warp's 16 rows, or 8.
   __device__ __forceinline__ void put(int group, const unsigned (&pairs)[4]) const {
@@ -193,7 +195,7 @@ struct WgmmaStaging {
     const int warp = threadIdx.x / 32 % 4, q = threadIdx.x % 32;
     const unsigned to = TRANSPOSED ? address(16 * group + q / 16 * 8 + q % 8, 16 * warp + q / 8 % 2 * 8)
                                    : address(16 * warp + q % 16, 16 * group + q / 16 * 8);
-    if constexpr (HALF) {
+    if (half(group)) {
       ptx::stmatrix<TRANSPOSED>(to, {pairs[0], pairs[1]});
     } else {
       ptx::stmatrix<TRANSPOSED>(to, pairs);

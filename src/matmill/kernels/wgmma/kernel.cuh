@@ -15,8 +15,8 @@
 //     all of the group           the other group has     named barrier 4 + group            main loop, then arrives at the
 //                                issued its products                                        other group's barrier
 //
-// full[s] counts one arrival and the bytes of a stage that TMA brings, from whichever block of a cluster they come; empty[s] the warps
-// that read it, in all blocks of the cluster.
+// full[s] counts one arrival and the bytes of a stage that TMA brings, from whichever block of a cluster they come; empty[s]
+// the warps that read it, in all blocks that share an operand with this one.
 //
 //   one slice of k:     wgmma_gemm ─▶ D
 //   CLUSTER_K slices:   wgmma_gemm: sums in shared memory of a cluster's blocks ─▶ the first one ─▶ D
@@ -45,42 +45,47 @@ using Outputs = matmill::GemmResult<Scalar, Out, Config>;
 
 constexpr bool IN_CLUSTER = Tile::CLUSTER > 1, CLUSTER_SPLITS_K = Tile::CLUSTER_K > 1;
 
-// Tells the producers of the cluster that this warp has read a stage: its products are complete.
-__device__ __forceinline__ void release(unsigned empty) {
-  const unsigned lane = threadIdx.x % 32;
+// Tells the producers of the cluster that load this block's operands that this warp has read a stage: its products are
+// complete.
+__device__ __forceinline__ void release(unsigned empty, int rank) {
+  const int lane = threadIdx.x % 32;
   if constexpr (Tile::A_IN_REGISTERS) __syncwarp();  // all lanes have loaded fragments
   if constexpr (IN_CLUSTER) {
-    if (lane < Tile::CLUSTER) matmill::ptx::mbarrier_arrive_cluster_relaxed(matmill::ptx::map_shared_rank(empty, lane));
+    const bool peer = lane / Tile::CLUSTER_N == rank / Tile::CLUSTER_N || lane % Tile::CLUSTER_N == rank % Tile::CLUSTER_N;
+    if (lane < Tile::CLUSTER && peer) matmill::ptx::mbarrier_arrive_cluster_relaxed(matmill::ptx::map_shared_rank(empty, lane));
   } else {
     if (lane == 0) matmill::ptx::mbarrier_arrive(empty);
   }
 }
 
 // Grid: as many clusters as fit the GPU, at most one per work tile; with CLUSTER_K one per work tile. Maps of A and B
-// have boxes of 128 bytes of k and BM or BN rows (half as many where a cluster shares the operand), or of 64 k (32) and 64
-// rows where they are MN-major; that of D has the staging buffer's boxes, and is another one's where D is stored
+// have boxes of 128 bytes of k and BM or BN rows, or of 64 k and 64 rows where they are MN-major, a part of the rows or the
+// k where a cluster shares the operand; that of D has the staging buffer's boxes, and is another one's where D is stored
 // otherwise. `workspace` holds the partial sums of split-K, or sizes and exponents of matrices in pieces (pieces/piece.cuh).
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAMETERS) {
   using namespace matmill::ptx;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   const Shared shared(dynamic);
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Tile::STAGES; ++s) {
-      mbarrier_init(shared.full + 8 * s, Tile::A_IN_REGISTERS ? 129 : 1);
-      mbarrier_init(shared.empty + 8 * s, 4 * Tile::READERS * Tile::CLUSTER);
-    }
-    fence_mbarrier_init();
+  const int rank = IN_CLUSTER || CLUSTER_SPLITS_K ? int(cluster_rank()) : 0;
+  // The producer's warp computes its first tile meanwhile. One thread: a fence by each of several took 0.5 us longer (an
+  // H200, 2026-11-27).
+  if (threadIdx.x == 32) {
     prefetch_tensor_map(&a_map);
     prefetch_tensor_map(&b_map);
+    for (int s = 0; s < Tile::STAGES; ++s) {
+      mbarrier_init(shared.full + 8 * s, Tile::A_IN_REGISTERS ? 129 : 1);
+      mbarrier_init(shared.empty + 8 * s, 4 * Tile::READERS * Tile::PEERS);
+    }
+    fence_mbarrier_init();
   }
-  int rank = 0;
+  constexpr int BLOCKS = Tile::CLUSTER * Tile::CLUSTER_K;
+  const Schedule schedule(m, n, k, slices, batch);
+  matmill::WorkTiles<Schedule> tiles(schedule, rank, blockIdx.x / BLOCKS, gridDim.x / BLOCKS);
   if constexpr (IN_CLUSTER) {
-    rank = int(cluster_rank());
     cluster_sync();  // a block must not multicast to one whose barriers do not exist yet
   } else {
     __syncthreads();
   }
-  if constexpr (CLUSTER_SPLITS_K) rank = int(cluster_rank());
   wait_then_trigger();
   const matmill::WholeOperands whole{static_cast<const float*>(A), static_cast<const float*>(B), a_row, a_column,
                                      a_batch, b_row, b_column, b_batch, k, batch};
@@ -90,34 +95,35 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     return;
   }
 
-  const Schedule schedule(m, n, k, slices, batch);
-  constexpr int BLOCKS = Tile::CLUSTER * Tile::CLUSTER_K;
-  const int start = blockIdx.x / BLOCKS, stride = gridDim.x / BLOCKS;
   Slot slot;
   const auto unaligned = [&](const matmill::WorkTile& work) {
     const auto* const first = reinterpret_cast<const unsigned char*>(static_cast<const Scalar*>(A) + work.batch * a_batch);
     return matmill::UnalignedRuns{first, 2 * a_pitch, Tile::A_K_MAJOR ? m : k, Tile::A_K_MAJOR ? k : m};
   };
-  if (threadIdx.x < 128) {
+  // From one lane: then the compiler knows that a warp's lanes go one way, and keeps descriptors in uniform registers.
+  const int role = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+  if (role == 0) {
     if constexpr (Config::PRODUCER_REGISTERS != 0) setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
+    int filled = 0;
     if constexpr (Tile::A_IN_REGISTERS) {
-      for (int index = start; index < schedule.total; index += stride) {
-        const matmill::WorkTile work = schedule.at(index, rank);
+      for (; tiles.any(); tiles.next()) {
+        const matmill::WorkTile& work = tiles.tile;
         matmill::UnalignedCopies<Tile> copies(unaligned(work), work.row, work.first * Tile::BK);
-        matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, threadIdx.x == 0,
+        matmill::load_work<Tile>(work, slot, filled, shared, &b_map, b_batched != 0, rank, threadIdx.x == 0,
                                  [&](unsigned stage, unsigned full, int, int) {
                                    copies.load(stage);
                                    cp_async_mbarrier_arrive(full);
                                  });
       }
     } else if (threadIdx.x < 32 && elect_one()) {
-      for (int index = start; index < schedule.total; index += stride) {
-        const matmill::WorkTile work = schedule.at(index, rank);
-        matmill::load_work<Tile>(work, slot, shared, &b_map, b_batched != 0, rank, true,
+      const matmill::Sharing sharing = matmill::sharing_a<Tile>(rank);
+      for (; tiles.any(); tiles.next()) {
+        const matmill::WorkTile& work = tiles.tile;
+        matmill::load_work<Tile>(work, slot, filled, shared, &b_map, b_batched != 0, rank, true,
                                  [&](unsigned stage, unsigned full, int k, int piece) {
                                    const int matrix = a_batched != 0 ? work.batch * Tile::PIECES : 0;
-                                   matmill::load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(
-                                       stage, &a_map, full, k, work.row, matrix + piece, rank);
+                                   matmill::load_operand<Tile::BM, Tile::A_K_MAJOR, Tile::CLUSTER_N, Tile::A_PARTS, Tile>(
+                                       stage, &a_map, full, k, work.row, matrix + piece, sharing);
                                  });
       }
     }
@@ -125,20 +131,19 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if constexpr (CLUSTER_SPLITS_K) cluster_sync();
   } else {
     if constexpr (Config::CONSUMER_REGISTERS != 0) setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
-    const int group = threadIdx.x / 128 - 1, barrier = 1 + group, turn = 4;
+    const int group = role - 1, barrier = 1 + group, turn = 4;
     const unsigned staging = shared.staging + group * Tile::STAGING_BYTES;
     const int first_row = Tile::PINGPONG ? 0 : group * Tile::ROWS;
-    int index = start;
     if constexpr (Tile::PINGPONG) {
       if (group == 1) {
         barrier_arrive<256>(turn);  // the first turn is group 0's
-        slot.skip(schedule.at(index, rank).steps * Tile::PIECES);
-        index += stride;
+        slot.skip(tiles.tile.steps * Tile::PIECES);
+        tiles.next();
       }
     }
-    for (; index < schedule.total; index += stride * (Tile::PINGPONG ? 2 : 1)) {
-      const matmill::WorkTile work = schedule.at(index, rank);
-      const bool another = index + stride < schedule.total;  // PINGPONG: of the other group
+    for (; tiles.any(); tiles.next(Tile::PINGPONG ? 2 : 1)) {
+      const matmill::WorkTile work = tiles.tile;
+      const bool another = tiles.another();  // PINGPONG: of the other group
       if constexpr (Tile::PINGPONG) barrier_sync<256>(turn + group);
       Tile::Sums sums;
       const auto issued = [&] {
@@ -146,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
           if (another) barrier_arrive<256>(turn + 1 - group);
         }
       };
-      const auto released = [&](int stage) { release(shared.empty + 8 * stage); };
+      const auto released = [&](int stage) { release(shared.empty + 8 * stage, rank); };
       if constexpr (Tile::PIECES > 1) {
         matmill::multiply_pieces(sums, slot, shared, work.steps, first_row, released, issued);
       } else if constexpr (Tile::PROMOTED != 0) {
@@ -158,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
         matmill::multiply(sums, slot, shared, work.steps, first_row, released, issued);
       }
       if constexpr (Tile::PINGPONG) {
-        if (another) slot.skip(schedule.at(index + stride, rank).steps * Tile::PIECES);
+        if (another) slot.skip(schedule.at(tiles.index + tiles.stride, rank).steps * Tile::PIECES);
       }
       if constexpr (CLUSTER_SPLITS_K) {
         matmill::add_in_cluster<Tile>(sums, shared.stages, rank, turn);

@@ -26,13 +26,16 @@ struct WgmmaDescriptors {
                           : ptx::mn_major_descriptor<Tile::SPAN>(b_stage + Tile::A_BYTES, Tile::BOX)) {}
 
   // 64 rows are as far apart in either layout.
-  __device__ __forceinline__ void multiply(typename Tile::Sums& sums, bool accumulate) const {
+  __device__ __forceinline__ void multiply(typename Tile::Sums& sums, typename Tile::OtherSums& others,
+                                           bool accumulate) const {
 #pragma unroll
     for (int s = 0; s < Tile::STEPS; ++s) {
+      const int chain = s % Tile::CHAINS;
 #pragma unroll
       for (int i = 0; i < Tile::ROW_TILES; ++i) {
         ptx::wgmma<typename Tile::Operand, !Tile::A_K_MAJOR, !Tile::B_K_MAJOR>(
-            sums[i], ptx::later(a, i * Tile::BOX + s * NEXT_A), ptx::later(b, s * NEXT_B), accumulate || s > 0);
+            chain == 0 ? sums[i] : others[chain - 1][i], ptx::later(a, i * Tile::BOX + s * NEXT_A),
+            ptx::later(b, s * NEXT_B), accumulate || s >= Tile::CHAINS);
       }
     }
   }
@@ -57,18 +60,30 @@ __device__ __forceinline__ void pin(typename Tile::Sums& sums) {
   for (int i = 0; i < Tile::ROW_TILES; ++i) ptx::wgmma_pin(sums[i]);
 }
 
+// totals += scale * sums, on the FMA units.
+template <class Tile>
+__device__ __forceinline__ void promote(typename Tile::Sums& totals, const typename Tile::Sums& sums, float scale) {
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::BN / 2; ++j) totals[i][j] = fmaf(sums[i][j], scale, totals[i][j]);
+  }
+}
+
 // Multiplies `steps` stages from `slot` on, one group of products in flight: release(stage), which tells the producer that
 // this warp group has read a stage, comes a step late. issued() is called when the last product has been issued.
 template <class Tile, class Release, class Issued>
 __device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot<Tile::STAGES>& slot,
                                          const WgmmaShared<Tile>& shared, int steps, int first_row, Release release,
                                          Issued issued) {
+  typename Tile::OtherSums others;
   int before = 0;
   for (int step = 0; step < steps; ++step) {
-    const WgmmaDescriptors<Tile> operands(shared.stages + slot.stage * Tile::STAGE_BYTES, first_row);
+    const int stage = __shfl_sync(0xffffffffu, slot.stage, 0);
+    const WgmmaDescriptors<Tile> operands(shared.stages + stage * Tile::STAGE_BYTES, first_row);
     ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
     ptx::wgmma_fence();
-    operands.multiply(sums, step > 0);
+    operands.multiply(sums, others, step > 0);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     if (step > 0) release(before);
@@ -78,7 +93,21 @@ __device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot
   issued();
   ptx::wgmma_wait<0>();
   pin<Tile>(sums);
+#pragma unroll
+  for (int chain = 0; chain < Tile::CHAINS - 1; ++chain) {
+    pin<Tile>(others[chain]);
+    promote<Tile>(sums, others[chain], 1);
+  }
   release(before);
+}
+
+template <class Tile>
+__device__ __forceinline__ void clear(typename Tile::Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::BN / 2; ++j) sums[i][j] = 0;
+  }
 }
 
 // The same for an A whose rows start anywhere. Fragments of a step are loaded while the products of the step before are
@@ -111,25 +140,6 @@ __device__ __forceinline__ void multiply_unaligned(typename Tile::Sums& sums, Pi
   ptx::wgmma_wait<0>();
   pin<Tile>(sums);
   release(before);
-}
-
-// totals += scale * sums, on the FMA units.
-template <class Tile>
-__device__ __forceinline__ void promote(typename Tile::Sums& totals, const typename Tile::Sums& sums, float scale) {
-#pragma unroll
-  for (int i = 0; i < Tile::ROW_TILES; ++i) {
-#pragma unroll
-    for (int j = 0; j < Tile::BN / 2; ++j) totals[i][j] = fmaf(sums[i][j], scale, totals[i][j]);
-  }
-}
-
-template <class Tile>
-__device__ __forceinline__ void clear(typename Tile::Sums& sums) {
-#pragma unroll
-  for (int i = 0; i < Tile::ROW_TILES; ++i) {
-#pragma unroll
-    for (int j = 0; j < Tile::BN / 2; ++j) sums[i][j] = 0;
-  }
 }
 
 // As multiply(), with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
@@ -169,6 +179,7 @@ __device__ __forceinline__ void multiply_pieces(typename Tile::Sums& totals, Pip
 #pragma unroll 1
     for (int small = 1; small >= 0; --small) {
       typename Tile::Sums sums;
+      typename Tile::OtherSums none;
       Slot high = first;
       int before = 0;
       for (int i = 0; i < (1 + small) * count; ++i) {
@@ -179,7 +190,7 @@ __device__ __forceinline__ void multiply_pieces(typename Tile::Sums& totals, Pip
         const unsigned b = full(b_low ? low.stage : high.stage, b_low ? low.parity : high.parity);
         const WgmmaDescriptors<Tile> operands(a, b, first_row);
         ptx::wgmma_fence();
-        operands.multiply(sums, i > 0);
+        operands.multiply(sums, none, i > 0);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
         if (i > 0 && (a_low || !small)) release(before);  // the step before has been read

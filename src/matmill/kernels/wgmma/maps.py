@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from matmill.config import Config
 from matmill.dtypes import F32
@@ -16,6 +17,8 @@ from matmill.problem import Gemm
 #: Bytes that L2 reads at once. With 256 rows that straddle cache lines take 10 to 20% longer, others as long (an H200,
 #: 2026-11-23).
 _PROMOTION = 128
+#: Rows after which the swizzle of a stage repeats.
+PATTERN = 8
 #: Elements of a run of D's staging that are one box, widest first, by what divides the run.
 _BOXES = (64, 32, 16, 8)
 
@@ -25,7 +28,7 @@ def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[
 
     They are those of repacked operands, or of pieces, where there are such. A map that is not used is B's, which is
     valid: that of an A which goes through registers, and that of a D which TMA does not store. Of what a cluster shares
-    each block loads a half: of K-major rows, or of the k of MN-major boxes.
+    a block loads a part: of K-major rows, or of the k of MN-major boxes, eight at a time.
     """
     d = _d_map(problem, config, operands.d) if config["D_TMA"] else None
     if config["PIECES"]:
@@ -33,7 +36,8 @@ def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[
 
     def of_operand(name: str, rows: int, shared_by: int, pointer: Pointer, first: int) -> TensorMap:
         own = runs(problem, name)
-        box = (config["BK"], rows // shared_by) if own.along_k else (ROWS, config["BK"] // shared_by)
+        parts = gcd((rows if own.along_k else config["BK"]) // PATTERN, shared_by)
+        box = (config["BK"], rows // parts) if own.along_k else (ROWS, config["BK"] // parts)
         return _map(problem, own, pointer, box, SPAN, first=first, pieces=2 if config["PIECES"] else 1)
 
     b = of_operand("B", config["BN"], config["CLUSTER_M"], operands.b, operands.b_first)

@@ -37,12 +37,31 @@ struct WgmmaSchedule {
     const Origin origin = tile_origin<ClusterTile, GROUP_M>(index % tiles, m, n);
     const int rest = index / tiles;
     const int slice = Tile::CLUSTER_K > 1 ? rank : rest % slices, first = first_step(slice);
-    return {origin.row + (Tile::CLUSTER_M > 1 ? rank * Tile::BM : 0),
-            origin.column + (Tile::CLUSTER_N > 1 ? rank * Tile::BN : 0),
+    return {origin.row + (Tile::CLUSTER_M > 1 ? rank / Tile::CLUSTER_N * Tile::BM : 0),
+            origin.column + (Tile::CLUSTER_N > 1 ? rank % Tile::CLUSTER_N * Tile::BN : 0),
             first,
             first_step(slice + 1) - first,
             slice,
             Tile::CLUSTER_K > 1 ? rest : rest / slices};
+  }
+};
+
+// The work tiles of a block from `index` on, one after another.
+template <class Schedule>
+struct WorkTiles {
+  const Schedule& schedule;
+  int rank, index, stride;
+  WorkTile tile;
+
+  __device__ __forceinline__ WorkTiles(const Schedule& schedule, int rank, int index, int stride)
+      : schedule(schedule), rank(rank), index(index), stride(stride), tile(schedule.at(index, rank)) {}
+
+  __device__ __forceinline__ bool any() const { return index < schedule.total; }
+  __device__ __forceinline__ bool another() const { return index + stride < schedule.total; }
+
+  __device__ __forceinline__ void next(int count = 1) {
+    index += count * stride;
+    if (any()) tile = schedule.at(index, rank);
   }
 };
 

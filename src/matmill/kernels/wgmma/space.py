@@ -22,13 +22,14 @@ from matmill.kernels.pieces import METHODS, again_constants, in_pieces
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.shared.model import either
 from matmill.kernels.wgmma.tiles import (
-    ROWS,
     SHAPES,
     Facts,
     Shape,
+    clusters_at_once,
     configured,
     constants,
     facts,
+    fills_boxes,
     straddling,
     suits,
     unaligned,
@@ -48,9 +49,6 @@ _LEAST_STEPS = 4
 _LONGEST_K = 2**15
 #: Slices of k that a cluster may have, all of which run at the same time.
 _CLUSTERS_K = (2, 4, 8)
-#: Share of the SMs that get clusters of more than two blocks at once: SMs of a GPC may be left over. On an H200 14
-#: clusters of 8 ran at once and 16 did not, 27 of 4 did and 31 did not.
-_LARGE_CLUSTERS = 7 / 8
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -88,7 +86,7 @@ def among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     blocks = ceil_div(m, rows) * ceil_div(n, columns) * (problem.batch * blocks)
     slices = np.where(split, np.minimum(arch.sms // blocks, most), 1)
     worth &= (slices > 1) | ~split
-    worth &= ((cluster_k <= most) & (blocks * cluster_k <= at_once)) | (cluster_k == 1)
+    worth &= ((cluster_k <= most) & (blocks <= at_once)) | (cluster_k == 1)
     (chosen,) = worth.nonzero()
     return tiled.take(chosen, SPLIT_K=slices[chosen])
 
@@ -98,7 +96,7 @@ def _of_tile(tiled: Columns) -> tuple[Any, ...]:
     bm, bn, cluster_m, cluster_n, cluster_k = (
         tiled[name] for name in ("BM", "BN", "CLUSTER_M", "CLUSTER_N", "CLUSTER_K")
     )
-    at_once = tiled["SMS"] * np.where(cluster_k > 2, _LARGE_CLUSTERS, 1)
+    at_once = clusters_at_once(tiled["SMS"], cluster_k)
     sides = bm, bn, bm * cluster_m, bn * cluster_n, cluster_m * cluster_n
     return *sides, at_once, cluster_k, tiled["EXCHANGED"], tiled["PARTIAL_SUMS"]
 
@@ -141,7 +139,7 @@ class _Way(NamedTuple):
         With ``tiles`` they are those among these.
         """
         for shape, variants in _VARIANTS.items():
-            if shape.bn % ROWS and not self.facts.b_along_k:
+            if not (self.facts.b_along_k or fills_boxes(shape.bn)):
                 continue
             for repack, in_registers in self.operands(shape):
                 repacked = ((f"REPACK_{name}", int(name in repack)) for name in "AB")

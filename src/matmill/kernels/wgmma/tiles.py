@@ -11,11 +11,14 @@ An A of 16 bits whose rows start anywhere needs no copy where its fragments go t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from matmill.arch import Arch
 from matmill.config import Config, Configs
@@ -32,6 +35,8 @@ from matmill.problem import NO_EPILOGUE, Epilogue, Gemm
 
 #: Bytes of k in a row of a stage, which is the span of the swizzle.
 SPAN = 128
+#: Bytes of k of a wgmma.
+K_BYTES = 32
 #: Rows or columns of a box of an MN-major operand, and rows of a wgmma.
 ROWS = 64
 #: Columns of the narrowest and of the widest tile.
@@ -42,6 +47,13 @@ _LEAST_STAGED = 32
 _SHARED, _ALIGN = 232448, 1024
 #: The most stages: more hide no further latency.
 _MOST_STAGES = 16
+#: Eighths of the SMs that get clusters of more than two blocks at once. On an H200 14 clusters of 8 ran at once and 16
+#: did not, 27 of 4 did and 31 did not.
+_LARGE_CLUSTERS, _EIGHTHS = 7, 8
+#: Products of so many columns, at the most, and how many must be in flight.
+_IN_FLIGHT = ((32, 4), (64, 2))
+#: Stages that D's staging leaves room for, if it can.
+_ENOUGH_STAGES = 4
 #: k-steps of a sum that ``precision="high"``, or a product of pieces, adds to a separate float32 sum: 128 of k, 64 of
 #: tf32.
 _PROMOTED_STEPS = 2
@@ -61,8 +73,7 @@ _MOST_COPIED = 2**30
 class Shape:
     """A tile: rows, columns, consumer warp groups, whether these alternate at tiles, blocks of a cluster along m, n.
 
-    ``staged`` is the columns of D in the staging buffer at a time, all where it is 0. ``cluster_k`` is the slices of k
-    that the blocks of a cluster have, of one tile.
+    ``cluster_k`` is the slices of k that the blocks of a cluster have, of one tile.
     """
 
     bm: int
@@ -70,7 +81,6 @@ class Shape:
     consumers: int
     pingpong: bool = False
     cluster: tuple[int, int] = (1, 1)
-    staged: int = 0
     cluster_k: int = 1
 
     @property
@@ -78,41 +88,61 @@ class Shape:
         """Accumulators of a thread."""
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
 
+    @property
+    def chains(self) -> int:
+        """Sums that a thread has of each output, so that enough narrow products are in flight."""
+        in_flight = next((count for columns, count in _IN_FLIGHT if self.bn <= columns), 1)
+        return max(1, in_flight // (1 if self.pingpong else self.consumers))
+
+    @property
+    def staged(self) -> int:
+        """Columns of a 16-bit D in the staging buffer at a time: all, or a part that leaves room for enough stages."""
+        parts = [self.bn // count for count in range(1, 6) if self.bn % (16 * count) == 0] or [self.bn]
+        stage = _stage_bytes(self.bm, self.bn, a_along_k=True, in_registers=False)
+        room = _SHARED - _ALIGN - _ENOUGH_STAGES * stage
+        return next((part for part in parts if self.consumers * ROWS * part * F16.itemsize <= room), parts[-1])
+
 
 def suits(bm: Any, bn: Any, m: Any, n: Any) -> Any:
     """Tell whether tiles are less than twice as wide and less than four times as high as D, or the least."""
     return ((bn < 2 * n) | (bn == _LEAST_BN)) & ((bm < 4 * m) | (bm == ROWS))
 
 
-#: Cooperative tiles, from the most work per byte to the least; two consumers at whole tiles in turn; and one consumer
-#: with few columns, for few rows or columns of D.
-SHAPES: tuple[Shape, ...] = (
-    Shape(128, 256, 2, staged=128),
-    Shape(256, 128, 2),
-    Shape(192, 192, 3, staged=48),
-    Shape(128, 224, 2, staged=112),
-    Shape(128, 208, 2),
-    Shape(128, 192, 2),
-    Shape(128, 160, 2),
-    Shape(128, 128, 2),
-    Shape(128, 256, 2, cluster=(2, 1), staged=128),
+def _shapes() -> Iterator[Shape]:
+    """Yield the tiles that are considered: cooperative ones, those of consumers that alternate, and narrow ones."""
+    pairs = (1, 1), (2, 1), (1, 2)
+    for rows, consumers, least, most in ((128, 2, 64, 256), (256, 2, 64, 144), (192, 3, 96, 192)):
+        for columns, cluster in product(range(least, most + 1, 16), pairs):
+            if (rows, columns) != (192, 176):  # its staging leaves room for three stages
+                yield Shape(rows, columns, consumers, cluster=cluster)
+    for rows, columns, cluster in product((128, 64), (96, 128, 192, 256), pairs[:2]):
+        if rows * columns < 128 * 256:
+            yield Shape(rows, columns, 2, pingpong=True, cluster=cluster)
+    # For few rows or columns of D: blocks that load a quarter of their operands.
+    for columns, cluster in product((*range(8, ROWS, 8), *range(ROWS, 129, 16)), (*pairs, (2, 2), (4, 1), (1, 4))):
+        yield Shape(ROWS, columns, 1, cluster=cluster)
+    for columns, cluster in product((8, 16, 24, 32, 48), pairs[:2]):
+        yield Shape(2 * ROWS, columns, 2, cluster=cluster)
+
+
+#: Tiles of every size in steps of 16 columns, or 8 where they are narrow.
+SHAPES: tuple[Shape, ...] = tuple(_shapes())
+#: Tiles of each kind, which documents and tests show: cooperative ones, alternating consumers, one consumer.
+EXAMPLES: tuple[Shape, ...] = (
+    *(Shape(rows, columns, 2) for rows, columns in ((128, 256), (256, 128))),
+    Shape(192, 192, 3),
+    *(Shape(128, columns, 2) for columns in (224, 208, 192, 160, 128)),
+    Shape(128, 256, 2, cluster=(2, 1)),
     Shape(256, 128, 2, cluster=(1, 2)),
-    Shape(128, 192, 2, pingpong=True),
-    Shape(128, 128, 2, pingpong=True),
+    *(Shape(128, columns, 2, pingpong=True) for columns in (192, 128)),
     Shape(128, 208, 2, cluster=(2, 1)),
     Shape(128, 192, 2, pingpong=True, cluster=(2, 1)),
-    Shape(64, 256, 2, pingpong=True),
-    Shape(64, 192, 2, pingpong=True),
-    Shape(64, 128, 2, pingpong=True),
+    *(Shape(64, columns, 2, pingpong=True) for columns in (256, 192, 128)),
     Shape(128, 64, 2),
     Shape(64, 128, 1),
     Shape(128, 64, 2, cluster=(1, 2)),
     Shape(64, 128, 1, cluster=(2, 1)),
-    Shape(64, 96, 1),
-    Shape(64, 64, 1),
-    Shape(64, 32, 1),
-    Shape(64, 16, 1),
-    Shape(64, 8, 1),
+    *(Shape(64, columns, 1) for columns in (96, 64, 32, 16, 8)),
 )
 
 
@@ -203,6 +233,16 @@ def straddling(problem: Gemm) -> tuple[str, ...]:
         for name, own in by_name.items()
         if own.pitch * itemsize % SPAN and own.count > 1 and own.length * itemsize >= LONG_RUN
     )
+
+
+def boxed(columns: Any) -> Any:
+    """Return the columns of a tile in whole boxes of an MN-major B."""
+    return ceil_div(columns, ROWS) * ROWS
+
+
+def fills_boxes(columns: int) -> bool:
+    """Tell whether a tile fills four fifths of the boxes of an MN-major B, at the least."""
+    return bool(5 * columns >= 4 * boxed(columns))
 
 
 def why_not_registers(launched: Gemm, shape: Shape) -> str | None:
@@ -315,7 +355,7 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
 def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool, pieces: int) -> Config:  # noqa: FBT001 — kept by position
     """Return the compiled constants of :func:`configured`."""
     float32 = partial_sums or facts.float32
-    staged = shape.staged or shape.bn
+    staged = shape.staged
     if in_registers and shape.bn == _WIDEST:  # room for another stage
         staged = min(staged, ROWS)
     if float32:
@@ -326,7 +366,8 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
     epilogue = NO_EPILOGUE if partial_sums else facts.epilogue
-    stage = _stage_bytes(shape, facts.a_along_k, in_registers=in_registers)
+    columns = shape.bn if facts.b_along_k else boxed(shape.bn)
+    stage = _stage_bytes(shape.bm, columns, facts.a_along_k, in_registers=in_registers)
     values = dict(
         BM=shape.bm,
         BN=shape.bn,
@@ -343,6 +384,7 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         # Two elements of k are one load where rows start on 4 bytes.
         A_PAIRED=int(in_registers and facts.a_paired),
         INTERLEAVED=int(in_registers and facts.a_along_k and (float32 or facts.eighth_rows)),
+        CHAINS=1 if in_registers or pieces or facts.promoted else shape.chains,
         STAGED=staged,
         D_TRANSPOSED=int(not float32 and not facts.d_along_k),
         D_TMA=int(not float32 and facts.d_by_tma),
@@ -403,17 +445,22 @@ def _group(shape: Shape) -> int:
     return 16 if shape.bm == ROWS else 8 // shape.cluster[0]
 
 
-def _stage_bytes(shape: Shape, a_along_k: bool, *, in_registers: bool) -> int:  # noqa: FBT001 — the layout of A
+def _stage_bytes(rows: int, columns: int, a_along_k: bool, *, in_registers: bool) -> int:  # noqa: FBT001 — A's layout
     """Count the bytes of a stage and its barriers. The device asserts the same number."""
-    rows_of_a = shape.bm * SPAN
+    of_a = rows * SPAN
     if in_registers:  # 16 bytes more for each run of A
-        rows_of_a += VECTOR_BYTES * (shape.bm if a_along_k else ROWS)
-    return rows_of_a + shape.bn * SPAN + 16
+        of_a += VECTOR_BYTES * (rows if a_along_k else ROWS)
+    return of_a + columns * SPAN + 16
 
 
 def cluster_blocks(config: Configs) -> Any:
     """Count the blocks of a cluster: neighbours that share operands, or slices of one tile."""
     return config["CLUSTER_M"] * config["CLUSTER_N"] * config["CLUSTER_K"]
+
+
+def clusters_at_once(sms: int, blocks: Any) -> Any:
+    """Count the clusters of so many blocks that run at the same time: SMs of a GPC may be left over by large ones."""
+    return np.maximum(1, sms * np.where(blocks > 2, _LARGE_CLUSTERS, _EIGHTHS) // (_EIGHTHS * blocks))
 
 
 def threads(config: Config) -> int:
@@ -537,7 +584,6 @@ def _shape_of(config: Config) -> Shape:
         config["CONSUMERS"],
         bool(config["PINGPONG"]),
         (config["CLUSTER_M"], config["CLUSTER_N"]),
-        config["STAGED"],
         config["CLUSTER_K"],
     )
 
@@ -551,8 +597,8 @@ def _why_not_operands(launched: Gemm, config: Config) -> str | None:
     for name in unaligned(launched):
         if not config[f"REPACK_{name}"] and not (name == "A" and config["A_IN_REGISTERS"]):
             return f"TMA needs rows of {name} that are contiguous and start on 16 bytes, or repacked ones"
-    if not config["B_K_INNER"] and config["BN"] % ROWS:
-        return f"BN = {config['BN']} is no multiple of the {ROWS} columns in a box of an MN-major B"
+    if not config["B_K_INNER"] and not fills_boxes(config["BN"]):
+        return f"BN = {config['BN']} leaves most of a box of an MN-major B empty, which has {ROWS} columns"
     return None
 
 

@@ -50,9 +50,9 @@ __device__ __forceinline__ unsigned long long mn_major_descriptor(unsigned addre
   return matrix_descriptor<SWIZZLE>(address, leading, 8 * SWIZZLE);
 }
 
-// The descriptor of the same layout, `bytes` further on in shared memory.
+// The descriptor of the same layout, `bytes` further on in shared memory: its lower half has the address, with room for any.
 __device__ __forceinline__ unsigned long long later(unsigned long long descriptor, unsigned bytes) {
-  return descriptor + (bytes >> 4);
+  return (descriptor & 0xffffffff00000000) | (unsigned(descriptor) + (bytes >> 4));
 }
 
 // Orders registers and operands of this warp group before the products that follow.
@@ -81,34 +81,47 @@ struct Wgmma;
 
 #define MATMILL_D_4 "%0, %1, %2, %3"
 #define MATMILL_D_8 MATMILL_D_4 ", %4, %5, %6, %7"
-#define MATMILL_D_16 MATMILL_D_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define MATMILL_D_32 MATMILL_D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MATMILL_D_48 MATMILL_D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define MATMILL_D_64 MATMILL_D_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MATMILL_D_80 MATMILL_D_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define MATMILL_D_96 MATMILL_D_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define MATMILL_D_12 MATMILL_D_8 ", %8, %9, %10, %11"
+#define MATMILL_D_16 MATMILL_D_12 ", %12, %13, %14, %15"
+#define MATMILL_D_20 MATMILL_D_16 ", %16, %17, %18, %19"
+#define MATMILL_D_24 MATMILL_D_20 ", %20, %21, %22, %23"
+#define MATMILL_D_28 MATMILL_D_24 ", %24, %25, %26, %27"
+#define MATMILL_D_32 MATMILL_D_28 ", %28, %29, %30, %31"
+#define MATMILL_D_40 MATMILL_D_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MATMILL_D_48 MATMILL_D_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define MATMILL_D_56 MATMILL_D_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define MATMILL_D_64 MATMILL_D_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define MATMILL_D_72 MATMILL_D_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define MATMILL_D_80 MATMILL_D_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define MATMILL_D_88 MATMILL_D_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define MATMILL_D_96 MATMILL_D_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define MATMILL_D_104 MATMILL_D_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
 #define MATMILL_D_112 MATMILL_D_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define MATMILL_D_120 MATMILL_D_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define MATMILL_D_128 MATMILL_D_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define MATMILL_SUMS_4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define MATMILL_SUMS_8 MATMILL_SUMS_4, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-#define MATMILL_SUMS_16 MATMILL_SUMS_8, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), \
-  "+f"(d[14]), "+f"(d[15])
-#define MATMILL_SUMS_32 MATMILL_SUMS_16, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
-  "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), \
-  "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define MATMILL_SUMS_48 MATMILL_SUMS_32, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), \
-  "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), \
+#define MATMILL_SUMS_12 MATMILL_SUMS_8, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+#define MATMILL_SUMS_16 MATMILL_SUMS_12, "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define MATMILL_SUMS_20 MATMILL_SUMS_16, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
+#define MATMILL_SUMS_24 MATMILL_SUMS_20, "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+#define MATMILL_SUMS_28 MATMILL_SUMS_24, "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27])
+#define MATMILL_SUMS_32 MATMILL_SUMS_28, "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define MATMILL_SUMS_40 MATMILL_SUMS_32, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), \
+  "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+#define MATMILL_SUMS_48 MATMILL_SUMS_40, "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), \
   "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-#define MATMILL_SUMS_64 MATMILL_SUMS_48, "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), \
-  "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), \
+#define MATMILL_SUMS_56 MATMILL_SUMS_48, "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), \
+  "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
+#define MATMILL_SUMS_64 MATMILL_SUMS_56, "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), \
   "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-#define MATMILL_SUMS_80 MATMILL_SUMS_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), \
-  "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
+#define MATMILL_SUMS_72 MATMILL_SUMS_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), \
+  "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+#define MATMILL_SUMS_80 MATMILL_SUMS_72, "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
   "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-#define MATMILL_SUMS_96 MATMILL_SUMS_80, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), \
-  "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), \
+#define MATMILL_SUMS_88 MATMILL_SUMS_80, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), \
+  "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
+#define MATMILL_SUMS_96 MATMILL_SUMS_88, "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), \
   "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
 #define MATMILL_SUMS_104 MATMILL_SUMS_96, "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), \
   "+f"(d[101]), "+f"(d[102]), "+f"(d[103])
@@ -173,11 +186,19 @@ struct Wgmma;
 
 MATMILL_WGMMA(8, 4, 4, 5, 6, 7, 8, 9, 10)
 MATMILL_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
+MATMILL_WGMMA(24, 12, 12, 13, 14, 15, 16, 17, 18)
 MATMILL_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
+MATMILL_WGMMA(40, 20, 20, 21, 22, 23, 24, 25, 26)
+MATMILL_WGMMA(48, 24, 24, 25, 26, 27, 28, 29, 30)
+MATMILL_WGMMA(56, 28, 28, 29, 30, 31, 32, 33, 34)
 MATMILL_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
+MATMILL_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46)
 MATMILL_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54)
+MATMILL_WGMMA(112, 56, 56, 57, 58, 59, 60, 61, 62)
 MATMILL_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, 70)
+MATMILL_WGMMA(144, 72, 72, 73, 74, 75, 76, 77, 78)
 MATMILL_WGMMA(160, 80, 80, 81, 82, 83, 84, 85, 86)
+MATMILL_WGMMA(176, 88, 88, 89, 90, 91, 92, 93, 94)
 MATMILL_WGMMA(192, 96, 96, 97, 98, 99, 100, 101, 102)
 MATMILL_WGMMA(208, 104, 104, 105, 106, 107, 108, 109, 110)
 MATMILL_WGMMA(224, 112, 112, 113, 114, 115, 116, 117, 118)
