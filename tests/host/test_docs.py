@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -220,3 +221,19 @@ def test_make_refuses_an_old_python_in_words(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "matmill needs Python 3.11 or newer" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_bits_like_torch_s_are_those_recorded() -> None:
+    rows = json.loads((RESULTS / "equal_bits_h200.json").read_text(encoding="utf-8"))["rows"]
+    plain = [row for row in rows if not row["apart"] and not row["torch splits"]]
+    kinds = ("float16", "bfloat16"), ("float32",), ("float64",)
+    groups = [[row["equal"] for row in plain if row["dtype"] in types] for types in kinds]
+    (halves, of_halves), (single, of_single), (double, of_double) = (
+        (sum(share == 1 for share in shares), len(shares)) for shares in groups
+    )
+    page = " ".join((ROOT / "docs" / "precision.md").read_text(encoding="utf-8").split())
+    assert halves == of_halves
+    assert f"all of {of_halves} random products of 16 bits have torch's bits" in page
+    assert f"{single} of {of_single} float32 products and {double} of {of_double} of float64" in page
+    sliced = [row["equal"] for row in rows if row not in plain and row["dtype"] in {"float16", "bfloat16"}]
+    assert min(sliced) >= 0.98
