@@ -52,17 +52,14 @@ class CompiledKernel:
     template: dict[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _statements(self) -> Statements:
+    def statements(self) -> Statements:
+        """The control statements of its files."""
         gathered = self.gathered
         # By their names in the PTX, which have no folders.
         texts = (
             [] if gathered is None else [(Path(name).name, gathered.originals[name]) for name, _, _ in gathered.files]
         )
         return Statements(texts)
-
-    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
-        """Tell whether ``barrier`` is in a branch not taken at ``branch``: see ``Statements.diverges``."""
-        return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, ArrayShape]:
         """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""

@@ -13,7 +13,7 @@ from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.scheduler import Scheduler
 from matmill.emulator.engine.state.clusters import cluster_order
 from matmill.emulator.engine.state.dependent_launch import is_dependent, never_waited
-from matmill.emulator.engine.state.launch import Diverges, LaunchContext, check_launch, parameter_bytes
+from matmill.emulator.engine.state.launch import LaunchContext, SourceBranches, check_launch, parameter_bytes
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.tally import Tally
 from matmill.emulator.engine.state.variables import Symbols, allocate_variables, read_back
@@ -43,7 +43,7 @@ def run(
     counters: bool = True,
     threads: int | None = None,
     symbols: Symbols | None = None,
-    diverges: Diverges | None = None,
+    source: SourceBranches | None = None,
     own_waits: bool = False,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
@@ -54,9 +54,8 @@ def run(
     threads, one by default: NumPy releases the interpreter lock only inside its loops, and two threads were not faster.
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
-    bytes are the variables' initial values, and writable arrays get the final values. ``diverges`` tells from the
-    source whether a barrier is inside a branch, each given by its line and the lines of the calls that inline it; None
-    means unknown. With ``own_waits`` the race detector treats a wait for products of wgmma as one warp's, as in the PTX
+    bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
+    the CUDA C++ has inside branches; None means unknown. With ``own_waits`` the race detector treats a wait for products of wgmma as one warp's, as in the PTX
     ISA, instead of its warpgroup's, as on Hopper.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
@@ -81,7 +80,7 @@ def run(
         detector=detector,
         counting=counters,
         late_copies=late_copies,
-        diverges=diverges,
+        source=source,
         own_waits=own_waits,
         workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
         if launch.cooperative

@@ -84,7 +84,7 @@ class PtxKernel:
                 launch,
                 memory,
                 symbols=bound_symbols(symbols or {}),
-                diverges=unit.diverges,
+                source=unit.statements,
                 own_waits=strict,
                 **asdict(settings),
             )

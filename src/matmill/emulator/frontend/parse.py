@@ -375,8 +375,23 @@ class _Parser(OperandReader):
         if len(operands) < len(parts) or ", ".join(parts) != spelled or words[0] == "call":
             return None
         self.at += 1
-        where, within, callers = self.locations.where, self.locations.within, self.locations.callers
-        return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
+        return self._located(words, operands, guard, text, negated=negated, line=token.line)
+
+    def _located(
+        self,
+        words: tuple[str, tuple[str, ...]],
+        operands: tuple[PtxOperand, ...],
+        guard: Register | None,
+        text: str,
+        *,
+        negated: bool,
+        line: int,
+    ) -> Instruction:
+        """Return an instruction at the current source line."""
+        now = self.locations
+        return Instruction(
+            *words, operands, guard, negated, line, now.where, _shortened(text), now.within, now.callers, now.moved
+        )
 
     def _operand_of(self, text: str) -> PtxOperand | None:
         """Return the operand for a text in the innermost scope, or None if it is not exactly one."""
@@ -416,20 +431,9 @@ class _Parser(OperandReader):
             end = self.tokens[self.at - 1]
         if words[0] == "call":
             operands = [Name(o.variable.name) if _is_code(o) else o for o in operands]
-        text = _shortened(" ".join(self.text[first.start : end.start + 1].split()))
-        now = self.locations
-        return Instruction(
-            words[0],
-            tuple(words[1:]),
-            tuple(operands),
-            guard,
-            negated,
-            token.line,
-            now.where,
-            text,
-            now.within,
-            now.callers,
-        )
+        text = " ".join(self.text[first.start : end.start + 1].split())
+        opcode = words[0], tuple(words[1:])
+        return self._located(opcode, tuple(operands), guard, text, negated=negated, line=token.line)
 
 
 def _shortened(text: str) -> str:

@@ -147,6 +147,8 @@ class BlockBarriers:
         points = np.unique(self._counters.counter[warps][waiting[roles]])
         ends = [self._waits[int(point) - BARRIER] for point in points]
         self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles], waiting[roles])
+        if not wanted and not number:
+            self._report_others(ends, warps, np.delete(np.arange(geometry.warps), roles) * geometry.blocks + index)
         reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction, warps, waiting[roles])
@@ -187,12 +189,42 @@ class BlockBarriers:
             )
             machine.hazards.add("early-exit", instruction, message, instruction)
 
+    def _report_others(self, ends: list[Terminator], warps: Ints, absent: Ints) -> None:
+        """Report warps that pass barrier 0 of the whole block at another line of the source, or not at all.
+
+        Copies of one barrier, as unrolling makes them, have one line. ``absent`` warps have ended.
+        """
+        machine, source = self._machine, self._machine.context.source
+        first, *others = map(end_instruction, ends)
+        for other in others:
+            same = first.lines == other.lines and not (source is not None and source.opposed(first.lines))
+            if first.lines and other.lines and not same:
+                one, two = (self._at(end, warps) for end in (ends[0], ends[1 + others.index(other)]))
+                message = f"{machine.launch.kernel}: {one}, and {two}: one barrier of the block cannot be both"
+                machine.hazards.add("divergent-barrier", (first, other), message, other)
+                return
+        if len(absent) and first.lines and source is not None and source.conditional(first.lines):
+            chosen = np.isin(np.arange(self._geometry.warp_count), absent)
+            message = (
+                f"{machine.launch.kernel}: {who(self._geometry, chosen)} ended without {first.text!r}, which the "
+                "others passed inside a branch or loop"
+            )
+            machine.hazards.add("divergent-barrier", (first, "absent"), message, first)
+
+    def _at(self, end: Terminator, warps: Ints) -> str:
+        """Describe which of some warps wait at an end of a block."""
+        here = (self._counters.counter[warps] == BARRIER + end.next).any(axis=1)
+        chosen = np.isin(np.arange(self._geometry.warp_count), warps[here])
+        i = end_instruction(end)
+        inlined = "".join(f", called at {each}" for each in i.callers)
+        return f"{who(self._geometry, chosen)} waited in {i.text!r} ({i.location}{inlined})"
+
     def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
         """Tell whether the source has a barrier inside a branch; None if it is unknown."""
-        diverges = self._machine.context.diverges
-        if diverges is None or branch is None:
+        source = self._machine.context.source
+        if source is None or branch is None:
             return None
-        return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
+        return source.diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
 
     def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
         """Store the result of bar.red for all threads that waited."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,17 @@ class Printed:
             self.size += len(text)
 
 
-#: Tells whether the source has a barrier (second) inside a branch (first), each given by its line and its callers'
-#: lines.
-Diverges: TypeAlias = Callable[[Sequence[str], Sequence[str]], bool | None]
+class SourceBranches(Protocol):
+    """Barriers and branches of the source, each given by its line and its callers' lines, innermost first."""
+
+    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
+        """Tell whether a barrier is inside a branch; None means unknown."""
+
+    def conditional(self, barrier: Sequence[str]) -> bool:
+        """Tell whether a barrier is inside any branch or loop, and no thread returns before it."""
+
+    def opposed(self, barrier: Sequence[str]) -> bool:
+        """Tell whether the barrier's line has barriers on both sides of one branch."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class LaunchContext:
 
     ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
-    ``diverges`` and ``own_waits`` are as for ``run``. ``workspace`` is the address of the memory with which a
+    ``source`` and ``own_waits`` are as for ``run``. ``workspace`` is the address of the memory with which a
     cooperative launch synchronizes its grid, 0 in other launches.
     """
 
@@ -68,7 +76,7 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
-    diverges: Diverges | None = None
+    source: SourceBranches | None = None
     own_waits: bool = False
     workspace: int = 0
     printed: Printed = field(default_factory=Printed)
