@@ -62,6 +62,7 @@ BODIES = {
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
     "uninitialised-global": "x[t] += 1;",
+    "read-only-cache": "x[t] = t; __syncthreads(); if (__ldg(x + 63 - t) == 5) x[t] = 0;",
     "use-after-free": "volatile float* p = (float*)malloc(16); p[1] = t; free((void*)p); x[t] = p[1];",
     "invalid-free": "free(x + t + 1);",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",

@@ -63,7 +63,7 @@ def run(
     """
     module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
-    space = AddressSpace(memory, note_stores=races)
+    space = AddressSpace(memory, note_stores=races, note_all=races and program.has_constant_loads)
     warps = -(-launch.threads_per_block // LANES)
     cluster = program.entry.cluster if launch.cluster == (1, 1, 1) else None
     launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)

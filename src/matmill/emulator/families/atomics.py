@@ -18,7 +18,7 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import check_written, ones
+from matmill.emulator.engine.bind.initialised import check_written, note_store, ones
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions, scalars
@@ -150,6 +150,7 @@ class Atomic:
                 out[who] = old
         if changed:
             access.machine.progress += 1
+        note_store(piece.region.allocation, access.instruction)
         for marks in piece.region.marks:
             marks[access.element][index] = ones(access.element)
 

@@ -370,7 +370,7 @@ class TensorCopy(_Copy):
                 reduce_global(memory.data, memory.start, box, contents, self.form.operation)
             else:
                 write_global(memory.data, memory.start, box, contents)
-            mark_global(memory, box.ranges(0))
+            mark_global(memory, box.ranges(0), self.i)
 
         return write
 
@@ -459,7 +459,7 @@ class BulkCopy(_Copy):
                 reduce_bulk(data, memory.data, copy, self.form.operation, self.form.kind)
             else:
                 copy_bulk(data, memory.data, copy)
-            mark_global(memory, (np.array([to]), np.array([to + nbytes])))
+            mark_global(memory, (np.array([to]), np.array([to + nbytes])), self.i)
 
         return write
 

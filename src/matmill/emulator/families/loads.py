@@ -11,7 +11,7 @@ import numpy as np
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import check_written, mark_written
+from matmill.emulator.engine.bind.initialised import check_constant, check_written, mark_written
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction
 from matmill.emulator.program.table import (
@@ -76,6 +76,7 @@ class Load:
         dtype = {16: "c16"}.get(self.whole, f"u{self.whole}")
         self.buffer = access.machine.buffers.take(f"load {dtype}", dtype, lanes) if self.whole else np.empty(0)
         self.parts = self.buffer.view(self.word).reshape(lanes, -1) if self.whole else self.buffer
+        self.constant = "nc" in access.instruction.modifiers
         self.epoch = -1
         self.plan: list[tuple[Row, Row]] = []
 
@@ -87,6 +88,8 @@ class Load:
         if access.epoch != self.epoch:
             self._prepare()
             self.epoch = access.epoch
+        if self.constant:
+            check_constant(access, self.vector)
         if len(access.pieces) > 1:
             self._load_pieces(outs)
         elif self.whole:

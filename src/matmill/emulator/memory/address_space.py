@@ -70,7 +70,7 @@ class Allocation:
     """A range of virtual addresses backed by host bytes.
 
     ``written`` has a byte per byte: 1 once it was stored to, or None if all bytes are initialised. ``stored`` is the
-    same for the stores of one launch, if they are tracked.
+    same for the stores of one launch, if they are tracked, and ``stores`` are the source lines that made them.
     """
 
     def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
@@ -83,6 +83,7 @@ class Allocation:
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
         self.stored: Words | None = None
+        self.stores: dict[str, None] = {}
         # Bytes of an element and extents, for messages that name elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
@@ -202,17 +203,27 @@ class Memory:
 class AddressSpace:
     """The global allocations of one launch: those of a :class:`Memory` and the module's variables.
 
-    With ``note_stores`` the launch's stores to memory behind textures and surfaces are recorded.
+    With ``note_stores`` the launch's stores to memory behind textures and surfaces are recorded, and with
+    ``note_all`` those to any memory.
     """
 
-    def __init__(self, memory: Memory, *, note_stores: bool = False) -> None:
+    def __init__(self, memory: Memory, *, note_stores: bool = False, note_all: bool = False) -> None:
         self._memory = Memory()
         self._memory.allocations = list(memory.allocations)
         self._memory.next_address = memory.next_address
         self.images = memory.images
-        for view in self.images.values():
-            view.allocation.stored = words(np.zeros(view.allocation.size, np.uint8)) if note_stores else None
+        self._note_all = note_all
+        behind_images = [view.allocation for view in self.images.values()] if note_stores else []
+        for each in self._memory.allocations:
+            each.stored = None
+        for each in self._memory.allocations if note_all else behind_images:
+            self._note(each)
         self._index()
+
+    def _note(self, allocation: Allocation) -> None:
+        """Record the launch's stores to an allocation."""
+        allocation.stores.clear()
+        allocation.stored = words(np.zeros(allocation.size, np.uint8)) if allocation.writable else None
 
     def _index(self) -> None:
         self.allocations: Sequence[Allocation] = self._memory.allocations
@@ -222,6 +233,8 @@ class AddressSpace:
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Add a module variable, or memory for malloc, for the duration of the launch."""
         allocation = self._memory.allocate(name, data, access, initialised=initialised)
+        if self._note_all:
+            self._note(allocation)
         self._index()
         return allocation
 

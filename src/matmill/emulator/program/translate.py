@@ -38,7 +38,7 @@ class EmulatedProgram:
     memory instructions are meant to access, where known. ``tallies`` count, per block, unguarded instructions by class,
     and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
-    compare-and-swap compares.
+    compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache.
     """
 
     entry: Function
@@ -66,6 +66,7 @@ class EmulatedProgram:
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     stack: Stack
     compared: frozenset[Instruction]
+    has_constant_loads: bool
 
     def shared_end(self, dynamic: int) -> int:
         """Return the end of a block's shared window, with ``dynamic`` bytes of dynamic shared memory."""
@@ -184,6 +185,7 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         shapes=module.shapes,
         stack=flat.stack,
         compared=compared_loads(instructions),
+        has_constant_loads=any(i.name == "ld" and "nc" in i.modifiers for i in instructions),
     )
 
 

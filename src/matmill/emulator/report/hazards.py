@@ -18,6 +18,7 @@ SEVERITIES: dict[str, Severity] = {
     "read-only": "error",
     "uninitialised-shared": "error",
     "uninitialised-global": "error",
+    "read-only-cache": "error",
     "use-after-free": "error",
     "invalid-free": "error",
     "race": "error",

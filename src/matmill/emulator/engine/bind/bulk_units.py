@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.async_units.async_queue import AsyncOperation
 from matmill.emulator.engine.async_units.bulk_groups import BulkStore
 from matmill.emulator.engine.async_units.mbarriers import Key
+from matmill.emulator.engine.bind.initialised import note_store
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation
@@ -259,8 +260,9 @@ class BulkUnit:
                 return
 
 
-def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
-    """Mark ranges of global memory as stored to."""
+def mark_global(memory: Allocation, ranges: tuple[Ints, Ints], i: Instruction) -> None:
+    """Mark ranges of global memory as stored to by an instruction."""
+    note_store(memory, i)
     for marks in memory.marks:
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
             marks[1][start - memory.start : end - memory.start] = 1

@@ -1,4 +1,8 @@
-"""Initialised bytes of shared memory and of uninitialised buffers: loads of other bytes are reported."""
+"""Bytes that were stored to, and bytes that were not, where a load of them is a mistake.
+
+Uninitialised bytes are those of shared memory and of uninitialised buffers. Loads through the read-only cache
+(ld.global.nc, __ldg, const __restrict__ pointers) must not read what their own launch has stored (PTX ISA, "ld.global.nc").
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory.address_space import Allocation
 
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:
@@ -29,6 +35,29 @@ def check_written(access: Access, piece: Piece, vector: int) -> bool:
     address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
     _report(access, lane, address, access.addresses.space, piece.region.kind)
     return False
+
+
+def check_constant(access: Access, vector: int) -> None:
+    """Report bytes that this launch has stored to, read through a cache that does not see stores."""
+    for piece in access.pieces:
+        memory = piece.region.allocation
+        if memory is None or memory.stored is None or not memory.stores:
+            continue
+        first, stored = piece.start >> access.shift, memory.stored[access.element]
+        changed = np.zeros(len(piece.index), np.bool_)
+        for i in range(vector):
+            changed |= stored[first + i + piece.index] != 0
+        if piece.mask is not None:
+            changed &= piece.mask
+        if changed.any():
+            lane, machine = int(np.flatnonzero(changed)[0]), access.machine
+            address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
+            message = (
+                f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {access.width} bytes at "
+                f"{machine.space.describe(address)} through the read-only cache, which does not see the stores of this "
+                f"launch ({', '.join(memory.stores)}), in {access.instruction.text!r}: read it by a plain load"
+            )
+            machine.hazards.add("read-only-cache", access.where, message, access.instruction)
 
 
 def check_copied(access: Access, source: Row, amount: Row) -> None:
@@ -54,6 +83,12 @@ def _report(access: Access, lane: int, address: int, space: str, kind: str) -> N
     machine.hazards.add(f"uninitialised-{kind}", access.where, message, access.instruction)
 
 
+def note_store(memory: Allocation | None, instruction: Instruction) -> None:
+    """Record where a launch stores to global memory, if its stores are tracked."""
+    if memory is not None and memory.stored is not None:
+        memory.stores[instruction.location] = None
+
+
 def ones(element: int) -> Row:
     """Return an element of the given size whose bytes are all 1, which marks stored-to memory."""
     return np.frombuffer(b"\x01" * element, {16: "c16"}.get(element, f"u{element}"))
@@ -63,6 +98,7 @@ def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector:
     """Mark bytes as stored to, once while the addresses stay the same."""
     if not piece.region.marks:
         return
+    note_store(piece.region.allocation, access.instruction)
     key = ("marked", access.addresses.low + access.offset, access.width)
     if len(access.pieces) == 1 and key in access.addresses.memo:
         return

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import ones
+from matmill.emulator.engine.bind.initialised import note_store, ones
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation, ImageView
 from matmill.emulator.memory.banks import LANES
@@ -107,6 +107,8 @@ class ViewAccess(Generic[Kind]):
         self._check_dependency(view, offset, width, chosen)
         if self.kind == "read":
             self._check_contents(view, offset, step, width, chosen)
+        if self.kind == "write":
+            note_store(memory, self.i)
         for marks in memory.marks if self.kind == "write" else ():
             for start in range(0, width, step):
                 marks[step][(offset[chosen] + start) // step] = ones(step)
