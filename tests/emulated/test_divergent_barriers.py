@@ -88,7 +88,7 @@ SILENT = {
     "whole warps that have returned": "if (t >= 32) return;\n#pragma unroll 1\nwhile (n-- > 37) __syncthreads();",
     "the same way for all": "if (n > 3) {\n  __syncthreads();\n  o[t] = s[63 - t];\n}",
     "no barrier inside": "if (t % 2) {\n  o[t] = 1;\n}\n__syncthreads();\no[t] += s[63 - t];",
-    "copies by unrolling": "for (int i = 0; i < 4; i++) { s[t] = i; __syncthreads(); o[t] += s[63 - t]; __syncthreads(); }",
+    "copies by unrolling": "for (int i = 0; i < 4; i++) { s[t] = i; __syncthreads(); o[t] += s[9]; __syncthreads(); }",
     "copies by jump threading": "int v = 1; if (n > 3) v = o[t]; __syncthreads(); if (n > 3) o[t] = v + s[63 - t];",
     "sides that all take alike": "if (n > 3) { __syncthreads(); } else { __syncthreads(); o[t] = 1; }",
     "roles of one number": """if (t < 32) {
@@ -103,7 +103,7 @@ SILENT = {
 
 #: Warps that pass barrier 0 at different lines, or some of them not at all: the text that names the others.
 WHOLE = {
-    "both sides in one line": ("if (t < 32) { __syncthreads(); o[t] = 1; } else { __syncthreads(); o[t] = 2; }", "both"),
+    "both sides in one line": ("if (t < 32) { __syncthreads(); o[t] = 1; } else __syncthreads();", "both"),
     "both sides": ("if (t < 32) {\n  __syncthreads();\n  o[t] = 1;\n} else {\n  __syncthreads();\n}", "both"),
     "both sides by calls": ("if (t < 32) {\n  meet(s, t);\n  o[t] = 1;\n} else {\n  meet(s, t);\n}", "called at"),
     "a reduction": ("if (t < 32) o[t] = __syncthreads_or(t);\nelse {\n  __syncthreads();\n}", "bar.red"),
@@ -113,7 +113,7 @@ WHOLE = {
         "for (int d = 64; d > 16; d /= 2)\n  if (t < d) {\n    __syncthreads();\n  }",
         "warp 1 of block (0, 0, 0) ended without",
     ),
-    "loops of two lengths": ("for (int i = 0; i < 2 + t / 32; i++) {\n  o[t] = i;\n  __syncthreads();\n}", "ended without"),
+    "loops of two lengths": ("for (int i = 0; i < 2 + t / 32; i++) {\n  o[t] = i;\n  __syncthreads();\n}", "ended"),
 }  # fmt: skip
 
 

@@ -15,9 +15,9 @@ N = 256
 
 @dataclass(frozen=True)
 class Mistake:
-    """A kernel ``k(const float* x, float* y, int n)`` of ``grid`` blocks: wrong and repaired, with a part of the message.
+    """A kernel ``k(const float* x, float* y, int n)``, wrong and repaired, with a part of the message.
 
-    Both kernels leave ``y[i]``, of every thread i, as ``answer`` has it. ``kind`` is the finding's.
+    The repaired one leaves ``y[i]``, of every thread i of a block, as ``answer`` has it. ``kind`` is the finding's.
     """
 
     kind: str
@@ -32,36 +32,107 @@ class Mistake:
     def report(self, body: str, **settings: Any) -> tuple[matmill.testing.report.LaunchReport, Any]:
         """Return the report of a body, and y."""
         x, y = np.arange(1, N + 1, dtype=np.float32), np.full(N, -1, np.float32)
-        source = f"{HEAD}__global__ void k(const float* x, float* y, int n) {{\n  const int t = threadIdx.x;\n{body}\n}}\n"
+        source = (
+            f"{HEAD}__global__ void k(const float* x, float* y, int n) {{\n  const int t = threadIdx.x;\n{body}\n}}\n"
+        )
         report = matmill.emulate(source, "k", self.grid, self.block, x, y, 40, **self.settings, **settings)
-        return report, y[: self.grid * self.block]
+        return report, y[: self.block]
 
 
-HEAD = """#include <cooperative_groups.h>
+HEAD = r"""
+__device__ __forceinline__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+#define PROXY_FENCE(space) asm volatile("fence.proxy.async" space ";" ::: "memory")
+__device__ int flag;
+// One thread loads 256 bytes by a bulk copy.
+__device__ __forceinline__ void load(void* s, const void* from, unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" :: "r"(at(barrier)) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];"
+               :: "r"(at(s)), "l"(from), "r"(at(barrier)) : "memory");
+}
+__device__ __forceinline__ void wait(unsigned long long* barrier) {
+  asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0; @!done bra again; }"
+               :: "r"(at(barrier)) : "memory");
+}
+#define BULK __shared__ alignas(128) float s[64]; __shared__ alignas(8) unsigned long long b; \
+if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&b)) : "memory"); \
+__syncthreads();
 """
+LINE = HEAD.count("\n") + 3
+# Thread 0 of block 0 sets the flag, and thread 0 of block 1 waits for it.
+BLOCKS = """BULK
+if (blockIdx.x == 0) {{
+  y[64 + t] = t; {writer} __syncthreads();
+  if (t == 0) {{ __threadfence(); atomicExch(&flag, 1); }}
+}}
+else {{
+  if (t == 0) {{ while (atomicAdd(&flag, 0) == 0); __threadfence(); {reader} load(s, y + 64, &b); }}
+  wait(&b);
+  y[t] = s[t];
+}}"""
+BULK_LOAD = """BULK y[t + 64] = t; {writer} __syncthreads();
+if (t == 0) {{ {reader} load(s, y + 64, &b); }}
+wait(&b);
+y[t] = s[t];"""
 MISTAKES = {
     "__ldg of what the launch wrote": Mistake(
         kind="read-only-cache",
         wrong="y[t + 64] = t;\n__syncthreads();\ny[t] = __ldg(y + 127 - t);",
         right="y[t + 64] = t;\n__syncthreads();\ny[t] = y[127 - t];",
         text="reads 4 bytes at y[127] through the read-only cache, which does not see the stores of this launch "
-        "(kernel.cu:4)",
+        f"(kernel.cu:{LINE})",
         answer=np.arange(64)[::-1],
     ),
     "__ldg of what an atomic wrote": Mistake(
         kind="read-only-cache",
         wrong="atomicExch(y + t + 64, 3.0f);\n__syncthreads();\ny[t] = __ldg(y + 127 - t);",
         right="atomicExch(y + t + 64, 3.0f);\n__syncthreads();\ny[t] = y[127 - t] + 0 * __ldg(x + t);",
-        text="(kernel.cu:4)",
+        text=f"(kernel.cu:{LINE})",
         answer=np.full(64, 3),
     ),
     "__ldg before the store": Mistake(
         kind="read-only-cache",
-        wrong="y[t] = 2;\nfor (int i = 0; i < 2; i++) { float4 v = __ldg((const float4*)y); y[t] = v.x; __syncthreads(); }",
+        wrong="y[t] = 2;\nfor (int i = 0; i < 2; i++) { y[t] = __ldg((const float4*)y).x; __syncthreads(); }",
         right="y[t] = 2 + 0 * __ldg(y + t);",
         text="reads 16 bytes at y[0]",
         answer=np.full(64, 2),
         block=32,
+    ),
+    "a bulk load of what threads stored": Mistake(
+        kind="missing-proxy-fence",
+        wrong=BULK_LOAD.format(writer="__threadfence();", reader=""),
+        right=BULK_LOAD.format(writer='PROXY_FENCE("");', reader=""),
+        text="ordered, but with no fence.proxy.async between the two",
+        answer=np.arange(64),
+    ),
+    "a proxy fence of shared memory alone": Mistake(
+        kind="missing-proxy-fence",
+        wrong=BULK_LOAD.format(writer='PROXY_FENCE(".shared::cta");', reader=""),
+        right=BULK_LOAD.format(writer='PROXY_FENCE(".global");', reader=""),
+        text="y[64]: write by thread (0, 0, 0)",
+        answer=np.arange(64),
+    ),
+    "a proxy fence before the stores": Mistake(
+        kind="missing-proxy-fence",
+        wrong='PROXY_FENCE(""); ' + BULK_LOAD.format(writer="", reader=""),
+        right=BULK_LOAD.format(writer="", reader='PROXY_FENCE("");'),
+        text="y[64]: write by thread (0, 0, 0)",
+        answer=np.arange(64),
+    ),
+    "a bulk load of another block's stores": Mistake(
+        kind="missing-proxy-fence",
+        wrong=BLOCKS.format(writer="", reader=""),
+        right=BLOCKS.format(writer="", reader='PROXY_FENCE("");'),
+        text="asynchronous read by thread (0, 0, 0) of block (1, 0, 0)",
+        answer=np.arange(64),
+        grid=2,
+    ),
+    "another block's stores, fenced by them": Mistake(
+        kind="missing-proxy-fence",
+        wrong='PROXY_FENCE(""); ' + BLOCKS.format(writer="", reader=""),
+        right=BLOCKS.format(writer='PROXY_FENCE(".global");', reader=""),
+        text="asynchronous read by thread (0, 0, 0) of block (1, 0, 0)",
+        answer=np.arange(64),
+        grid=2,
     ),
 }
 
@@ -79,4 +150,4 @@ def test_the_repair_is_silent_and_right(name: str) -> None:
     mistake = MISTAKES[name]
     report, y = mistake.report(mistake.right)
     assert report.hazards == ()
-    np.testing.assert_array_equal(y, np.broadcast_to(mistake.answer, 64)[: len(y)])
+    np.testing.assert_array_equal(y, np.asarray(mistake.answer)[: len(y)])

@@ -129,7 +129,7 @@ class Statements:
         True
         """
         return any(
-            len(each.sides) == 2 and all(line in side.barriers for side in each.sides)  # noqa: PLR2004 — if and else
+            len(each.sides) == 2 and all(line in side.barriers for side in each.sides)
             for name, line in self._known(barrier[:1])
             for each in self._reader(name).statements
         )

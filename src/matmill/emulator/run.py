@@ -55,8 +55,8 @@ def run(
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
     bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
-    the CUDA C++ has inside branches; None means unknown. With ``own_waits`` the race detector treats a wait for products of wgmma as one warp's, as in the PTX
-    ISA, instead of its warpgroup's, as on Hopper.
+    the CUDA C++ has inside branches; None means unknown. With ``own_waits`` the race detector treats a wait for
+    products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
     match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
@@ -211,6 +211,7 @@ def _detector(program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_b
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
     "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
+    "missing-proxy-fence global": "ordered, but with no fence.proxy.async between the two, by either thread",
     "mbarrier": "of which the second may come first",
     "cluster": "with nothing that makes the block wait for the access",
 }
@@ -232,7 +233,7 @@ def _report_races(
             f"({i.location})"
             for kind, (b, t), i in parties
         )
-        why = _WHY.get(race.kind, "with nothing that orders them")
+        why = _WHY.get(f"{race.kind} {race.space}") or _WHY.get(race.kind, "with nothing that orders them")
         if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
             # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
             why += " (a block that passes on data and the one that takes it up each need a fence)"

@@ -226,8 +226,8 @@ class BulkUnit:
         """
         if kind != "write":
             self._check_global(column, memory, ranges)
-        detector, (starts, ends) = self.machine.detector, ranges
-        if detector is None or not memory.writable or not len(starts):
+        events, (starts, ends) = self.machine.events, ranges
+        if events is None or not memory.writable or not len(starts):
             return
         # The widest accesses that make up all ranges.
         if kind != "atomic":
@@ -237,8 +237,7 @@ class BulkUnit:
         )
         warps, lanes = self.machine.threads(np.array([column]))
         count = len(addresses)
-        detector.access(
-            "global",
+        events.copies_global(
             warp=np.repeat(warps, count),
             addresses=np.repeat(addresses[:, None], LANES, axis=1),
             active=np.repeat(lanes, count, axis=0),

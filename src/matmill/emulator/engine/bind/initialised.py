@@ -1,7 +1,7 @@
 """Bytes that were stored to, and bytes that were not, where a load of them is a mistake.
 
 Uninitialised bytes are those of shared memory and of uninitialised buffers. Loads through the read-only cache
-(ld.global.nc, __ldg, const __restrict__ pointers) must not read what their own launch has stored (PTX ISA, "ld.global.nc").
+(ld.global.nc, which __ldg and const __restrict__ pointers become) must not read what their own launch has stored.
 """
 
 from __future__ import annotations

@@ -34,16 +34,25 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.async_units.async_events import Name
 from matmill.emulator.races.async_units.async_reports import ASYNC, AsyncReports
+from matmill.emulator.races.async_units.global_proxy import GlobalProxy
 from matmill.emulator.races.async_units.remote_accesses import RemoteAccesses
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.races.order.clocks import Ints
 from matmill.emulator.races.order.flag_clocks import FlagClocks
-from matmill.emulator.races.order.race_reports import MBARRIER, READ, WRITE, CellAccesses, Party, Reports
+from matmill.emulator.races.order.race_reports import (
+    MBARRIER,
+    MISSING_PROXY_FENCE,
+    READ,
+    WRITE,
+    CellAccesses,
+    Party,
+    Reports,
+)
 from matmill.emulator.races.order.releases import Log
 from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.shadow.interval_patterns import Pattern
 from matmill.emulator.races.shadow.shared_space import SharedSpace
-from matmill.emulator.races.shadow.warp_accesses import Stores
+from matmill.emulator.races.shadow.warp_accesses import Stores, rows_of
 
 Flags = NDArray[np.bool_]
 _INIT, _ARRIVE = "initialisation of an mbarrier", "arrival at an mbarrier"
@@ -85,6 +94,8 @@ class AsyncDetector(RaceDetector):
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
         self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
+        assert self._order is not None  # noqa: S101 - the detector was made with releases
+        self._proxy = GlobalProxy(self._clocks, self._order)
 
     def _new_reports(self) -> Reports:
         self._threads = ThreadClocks(self._clocks, self._clusters)
@@ -258,10 +269,31 @@ class AsyncDetector(RaceDetector):
 
     # Asynchronous units
 
-    def proxy_fence(self, warps: Ints, lanes: Flags) -> None:
-        """Record ``fence.proxy.async`` by these threads."""
-        self._threads.fence(warps, lanes)
+    def proxy_fence(self, warps: Ints, lanes: Flags, *, space: str = "") -> None:
+        """Record ``fence.proxy.async`` by these threads, for "shared" memory, "global" memory, or both ("")."""
+        if space != "global":
+            self._threads.fence(warps, lanes)
+        if space != "shared":
+            self._proxy.fence(warps, lanes)
         self._clocks.now[warps] += 1
+
+    def copies_global(
+        self, *, warp: Ints, addresses: Ints, active: Flags, width: int, kind: str, where: int,
+        ordering: Ordering | None,
+    ) -> None:  # fmt: skip
+        """Record bulk copies' accesses to global memory, and the generic writes that they may not see."""
+        self._proxy.copies.add(where)
+        rows = rows_of(
+            kind=kind, where=where, width=width, warp=warp, addresses=addresses, active=active,
+            clock=self._clocks.now[warp],
+        )  # fmt: skip
+        for thread, writer, address, *issuer in self._proxy.unfenced(self._global, rows):
+            second = Party(issuer[0] * LANES + issuer[1], where, ASYNC + kind)
+            self._reports.keep(MISSING_PROXY_FENCE, "global", address, Party(thread, writer, WRITE), second)
+        self.access(
+            "global", warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where,
+            ordering=ordering,
+        )  # fmt: skip
 
     def issue(self, warp: int, lanes: Flags) -> int:
         """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""
