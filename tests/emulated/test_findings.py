@@ -69,6 +69,8 @@ else {{
   wait(&b);
   y[t] = s[t];
 }}"""
+ARRIVE, SYNC = (f'asm volatile("bar.{how} 1, {{}};" ::: "memory");' for how in ("arrive", "sync"))
+ROLES = "__shared__ float s[64]; if (t < 32) {{ {first} }} else {{ {second} }}"
 BULK_LOAD = """BULK y[t + 64] = t; {writer} __syncthreads();
 if (t == 0) {{ {reader} load(s, y + 64, &b); }}
 wait(&b);
@@ -133,6 +135,33 @@ MISTAKES = {
         text="asynchronous read by thread (0, 0, 0) of block (1, 0, 0)",
         answer=np.arange(64),
         grid=2,
+    ),
+    "a phase of arrivals alone": Mistake(
+        kind="race",
+        wrong=ROLES.format(first="s[t] = x[t];" + ARRIVE.format(32), second=SYNC.format(32) + "y[t] = s[63 - t];"),
+        right=ROLES.format(
+            first="s[t] = x[t];" + ARRIVE.format(64) + "y[t] = 7;", second=SYNC.format(64) + "y[t] = s[63 - t];"
+        ),
+        text="in shared memory: write by thread (31, 0, 0)",
+        answer=[*[7] * 32, *range(32, 0, -1)],
+    ),
+    "a store behind the arrival": Mistake(
+        kind="race",
+        wrong=ROLES.format(first=ARRIVE.format(64) + "s[t] = x[t];", second=SYNC.format(64) + "y[t] = s[63 - t];"),
+        right=ROLES.format(
+            first="s[t] = 3;" + ARRIVE.format(64) + "y[t] = s[t];", second=SYNC.format(64) + "y[t] = s[63 - t];"
+        ),
+        text="in shared memory: write by thread (31, 0, 0)",
+        answer=np.full(64, 3),
+    ),
+    "a load behind an arrival, which waits for nothing": Mistake(
+        kind="race",
+        wrong=ROLES.format(first=ARRIVE.format(64) + "y[t] = s[t];", second="s[t - 32] = x[t]; " + SYNC.format(64)),
+        right=ROLES.format(
+            first=SYNC.format(64) + "y[t] = s[t];", second="s[t - 32] = 4; y[t] = 4;" + ARRIVE.format(64)
+        ),
+        text="in shared memory: ",
+        answer=np.full(64, 4),
     ),
 }
 

@@ -19,7 +19,7 @@ than eight accesses to a word, unordered among themselves, must be remembered (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from matmill.emulator.races.order.race_reports import (
     Reports,
 )
 from matmill.emulator.races.order.release_order import Order
+from matmill.emulator.races.order.threads import NEW, State
 from matmill.emulator.races.shadow.copy_groups import CopyQueue
 from matmill.emulator.races.shadow.global_space import GlobalSpace
 from matmill.emulator.races.shadow.interval_patterns import IntervalPatterns, Pattern
@@ -44,9 +45,18 @@ from matmill.emulator.races.shadow.shared_space import RepeatedRead, SharedSpace
 from matmill.emulator.races.shadow.warp_accesses import Stores, rows_of
 from matmill.errors import ArgumentError
 
-__all__ = ["Race", "RaceDetector", "Stores"]
+__all__ = ["Arrival", "Race", "RaceDetector", "Stores"]
 
 _STRONG = {READ: STRONG_READ, WRITE: STRONG_WRITE, ATOMIC: ATOMIC}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a warp passes on by bar.arrive: clocks, knowledge by acquiring, and the vectors of asynchronous units."""
+
+    clocks: Ints
+    state: State
+    vectors: NDArray[np.int32] | None = None
 
 
 class RaceDetector:
@@ -171,8 +181,14 @@ class RaceDetector:
         if self._order is not None:
             self._order.fence(warps, lanes, ordering)
 
-    def barrier(self, warps: Ints) -> None:
-        """Let ``warps`` (int64[m], one block's) meet.
+    def arrival(self, warp: int) -> Arrival:
+        """Record that a warp arrives at a barrier of its block and does not wait; return what it passes on."""
+        self._shared.generalize(np.array([warp // self._warps_per_block]))
+        state = self._order.threads.arrival(warp) if self._order is not None else NEW
+        return Arrival(self._clocks.arrival(warp), state)
+
+    def barrier(self, warps: Ints, arrivals: Sequence[Arrival] = ()) -> None:
+        """Let ``warps`` (int64[m], one block's) meet, after the ``arrivals`` of warps that have not waited.
 
         Everything before, in any lane of them, happens before everything after.
         """
@@ -182,9 +198,9 @@ class RaceDetector:
             self._meet_in_full(blocks)
         else:
             self._shared.generalize(blocks)
-            self._clocks.partial_barrier(warps)
+            self._clocks.partial_barrier(warps, [each.clocks for each in arrivals])
             if self._order is not None:
-                self._order.threads.meet_some(warps)
+                self._order.threads.meet_some(warps, [each.state for each in arrivals])
 
     def barriers(self, groups: Sequence[Ints] | Ints) -> None:
         """Let each of many groups (int64[g, m], or a list of int64[m]) meet at its own barrier.

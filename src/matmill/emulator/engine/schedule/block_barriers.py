@@ -19,6 +19,7 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
 from matmill.emulator.program.waits import Barrier
+from matmill.emulator.races.detector import Arrival
 from matmill.emulator.report.hazards import fault
 
 
@@ -45,8 +46,9 @@ class BlockBarriers:
         self._splits = splits
         # The number of the barrier at which each lane waits, or waited last.
         self._number = np.zeros(counters.counter.shape, np.int64)
-        # By (block, barrier number): warps that arrived without waiting, and the number of threads that it needs.
-        self._arrived: dict[tuple[int, int], list[int]] = {}
+        # By (block, barrier number): the arrivals of warps that do not wait, as the race detector has them, and the
+        # number of threads that it needs.
+        self._arrived: dict[tuple[int, int], list[Arrival | None]] = {}
         self._wanted: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
@@ -87,9 +89,9 @@ class BlockBarriers:
         machine, geometry = self._machine, self._geometry
         barrier: Barrier = end.detail
         if barrier.mode == "arrive":
-            for warp in warps:
-                block_index = int(geometry.block_of_warp[warp])
-                self._arrived.setdefault((block_index, number), []).append(int(warp))
+            for warp, launched in zip(warps.tolist(), machine.warp_ids(warps).tolist(), strict=True):
+                arrival = machine.detector.arrival(launched) if machine.detector is not None else None
+                self._arrived.setdefault((int(geometry.block_of_warp[warp]), number), []).append(arrival)
         wanted = 0
         if barrier.threads is not None:
             wanted = int(self._interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
@@ -116,34 +118,41 @@ class BlockBarriers:
 
     def _complete(self, number: int, block_indices: Ints) -> None:
         """Open barrier ``number`` of these thread blocks if enough threads have arrived."""
-        geometry = self._geometry
         state = self._by_block(self._counters.counter)
         there = (state >= BARRIER) & (state < DONE) & (self._by_block(self._number) == number)
         gone = state >= DONE
-        met = []
+        met, detector = [], self._machine.detector
         for index in block_indices:
             waiting = there[:, index]
+            key = int(index), number
+            arrived = self._arrived.get(key, ())
+            if not waiting.any() and not arrived:
+                continue
+            wanted = self._wanted.get(key, 0)
+            whole = (waiting | gone[:, index]).all(axis=1)
+            present = (int((waiting.any(axis=1) & whole).sum()) + len(arrived)) * LANES
+            if present < wanted if wanted else not whole.all():
+                continue
+            self._arrived.pop(key, None)
+            self._wanted.pop(key, None)
+            self._machine.progress += 1
+            # A phase of arrivals alone ends too: whoever comes then waits in the next one.
             if not waiting.any():
                 continue
-            wanted = self._wanted.get((int(index), number), 0)
-            early = np.zeros(geometry.warps, np.bool_)
-            early[[warp // geometry.blocks for warp in self._arrived.get((int(index), number), [])]] = True
-            whole = (waiting | gone[:, index]).all(axis=1) | early
-            present = int((waiting.any(axis=1) & whole | early).sum()) * LANES
-            if present >= wanted if wanted else whole.all():
-                met.append(self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted))
-        if met and self._machine.detector is not None:
+            warps = self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted)
+            if arrived and detector is not None:
+                detector.barrier(warps, [each for each in arrived if each is not None])
+            else:
+                met.append(warps)
+        if met and detector is not None:
             alike = len({len(warps) for warps in met}) == 1
-            self._machine.detector.barriers(np.array(met) if alike else met)
+            detector.barriers(np.array(met) if alike else met)
 
     def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> Ints:
         """Release the waiting threads of one thread block; return the warps that met, as numbered in the launch."""
         geometry, machine = self._geometry, self._machine
         roles = np.flatnonzero(waiting.any(axis=1))
         warps = roles * geometry.blocks + index
-        early = self._arrived.pop((index, number), [])
-        self._wanted.pop((index, number), None)
-        machine.progress += 1
         points = np.unique(self._counters.counter[warps][waiting[roles]])
         ends = [self._waits[int(point) - BARRIER] for point in points]
         self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles], waiting[roles])
@@ -155,8 +164,8 @@ class BlockBarriers:
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
         # Exited threads count as arrived, except for a barrier that counts threads (PTX ISA, "bar, barrier").
-        met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
-        return machine.warp_ids(met.astype(np.int64))
+        met = warps if wanted else np.arange(geometry.warps) * geometry.blocks + index
+        return machine.warp_ids(met)
 
     def _exists(self, index: int) -> Flags:
         """Return the threads that exist in a thread block of the batch: bool[its warps, 32]."""

@@ -25,6 +25,7 @@ Other blocks of the cluster may access a block's shared memory only until its la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,7 +37,7 @@ from matmill.emulator.races.async_units.async_events import Name
 from matmill.emulator.races.async_units.async_reports import ASYNC, AsyncReports
 from matmill.emulator.races.async_units.global_proxy import GlobalProxy
 from matmill.emulator.races.async_units.remote_accesses import RemoteAccesses
-from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.detector import Arrival, RaceDetector
 from matmill.emulator.races.order.clocks import Ints
 from matmill.emulator.races.order.flag_clocks import FlagClocks
 from matmill.emulator.races.order.race_reports import (
@@ -147,11 +148,19 @@ class AsyncDetector(RaceDetector):
         """Return the scope that counts: ``.cluster`` becomes the whole GPU if a cluster has several blocks."""
         return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
-    def barrier(self, warps: Ints) -> None:
-        """Let ``warps`` (int64[m], one block's) meet."""
+    def arrival(self, warp: int) -> Arrival:
+        """Record that a warp arrives at a barrier of its block and does not wait; return what it passes on."""
+        vectors = self._threads.released(np.array([warp]), np.ones((1, LANES), np.bool_))
+        return replace(super().arrival(warp), vectors=vectors)
+
+    def barrier(self, warps: Ints, arrivals: Sequence[Arrival] = ()) -> None:
+        """Let ``warps`` (int64[m], one block's) meet, after the ``arrivals`` of warps that have not waited."""
+        warps = np.asarray(warps, np.int64)
         if len(warps) != self._warps_per_block:
-            self._threads.meet(np.asarray(warps, np.int64)[None])
-        super().barrier(warps)
+            self._threads.meet(warps[None])
+        for vectors in (each.vectors for each in arrivals if each.vectors is not None):
+            self._threads.acquire(vectors, warps, np.ones((len(warps), LANES), np.bool_))
+        super().barrier(warps, arrivals)
 
     def _meet_in_full(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` meet."""
