@@ -163,6 +163,73 @@ MISTAKES = {
         text="in shared memory: ",
         answer=np.full(64, 4),
     ),
+    "a local array of counts": Mistake(
+        kind="uninitialised-local",
+        wrong="int bins[16];\nfor (int i = 0; i < 64; i++) bins[(int)x[i] & 15]++;\ny[t] = bins[t & 15];",
+        right="int bins[16] = {0};\nfor (int i = 0; i < 64; i++) bins[(int)x[i] & 15]++;\ny[t] = bins[t & 15];",
+        text=f"the local arrays + 0 B in local memory, read at kernel.cu:{LINE + 2}, in 'st.global",
+        answer=np.full(64, 4),
+    ),
+    "a sum": Mistake(
+        kind="uninitialised-register",
+        wrong="float sum;\nfor (int i = 0; i < n; i++) sum += x[i] - i;\ny[t] = sum;",
+        right="float sum = 0;\nfor (int i = 0; i < n; i++) sum += x[i] - i;\ny[t] = sum;",
+        text="a variable that was given no value (register %f",
+        answer=np.full(64, 40),
+    ),
+    "a value that some threads have": Mistake(
+        kind="uninitialised-shared",
+        wrong="__shared__ float s[64]; float v; if (t < n) v = x[t]; s[t] = v;\n__syncthreads();\ny[t] = s[63 - t];",
+        right="__shared__ float s[64]; float v; if (t < n) v = x[t]; s[t] = v;\n__syncthreads();\n"
+        "y[t] = t >= 64 - n ? s[63 - t] : 0;",
+        text="stores what nothing has set: ",
+        answer=[*[0] * 24, *range(40, 0, -1)],
+    ),
+    "a value that one lane has, sent to the others": Mistake(
+        kind="uninitialised-register",
+        wrong="float v; if (t % 32 == 3) v = x[n - 1]; v = __shfl_sync(~0u, v, 4); y[t] = v;",
+        right="float v; if (t % 32 == 3) v = x[n - 1]; v = __shfl_sync(~0u, v, 3); y[t] = v;",
+        text="a variable that was given no value",
+        answer=np.full(64, 40),
+    ),
+    "a branch on it": Mistake(
+        kind="uninitialised-local",
+        wrong="int v[64]; v[n] = 1; y[t] = 2; if (v[t]) atomicExch(y + t, x[t] - t);",
+        right="int v[64]; for (int& each : v) each = 0; v[n] = 1; y[t] = 2; if (v[t]) atomicExch(y + t, x[t] - t);",
+        text="branches on what nothing has set: ",
+        answer=[*[2] * 40, 1, *[2] * 23],
+    ),
+    "accumulators": Mistake(
+        kind="uninitialised-register",
+        wrong="float d[4];\nfor (int i = 0; i < n; i++)\n"
+        + (
+            MMA := (
+                'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, '
+                '{%4, %4}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(0x3f800000));'
+            )
+        )
+        + "y[t] = d[0];",
+        right="float d[4] = {0, 0, 0, 0};\nfor (int i = 0; i < n; i++)\n" + MMA + "y[t] = d[0];",
+        text="multiplies or adds what nothing has set",
+        answer=np.full(64, 320),
+    ),
+    "a pointer": Mistake(
+        kind="uninitialised-local",
+        wrong="int v[64]; v[n] = t; y[t] = 3; y[64 + (v[t] & 63)] = 3;",
+        right="int v[64]; v[n] = t; y[t] = 3; y[64 + (v[40] & 63)] = 3;",
+        text="takes as an address what nothing has set",
+        answer=np.full(64, 3),
+    ),
+    "padding of a struct": Mistake(
+        kind="uninitialised-local",
+        wrong="struct S { float a; double b; }; S s[4]; for (int i = 0; i < 4; i++) s[(i + n) % 4].a = t;\n"
+        "((S*)(y + 64))[t % 2] = s[t % 4]; y[t] = s[t % 4].b;",
+        right="struct S { float a; double b; }; S s[4]; for (int i = 0; i < 4; i++) { s[(i + n) % 4].a = t; "
+        "s[(i + n) % 4].b = 1; }\n((S*)(y + 64 + 4 * (t / 32)))[0] = s[n % 4]; y[t] = s[t % 4].b;",
+        text="the local arrays + 8 B",
+        answer=np.full(64, 1),
+        block=1,
+    ),
 }
 
 

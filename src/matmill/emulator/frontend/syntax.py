@@ -65,7 +65,9 @@ class Variable:
 
     @property
     def spelled(self) -> str:
-        """Its name in C++."""
+        """Its name in C++; the compiler puts all local arrays of a function into one variable without a name."""
+        if self.name.rpartition(":")[2].startswith("__local_depot"):
+            return "the local arrays"
         return readable(self.name)
 
 

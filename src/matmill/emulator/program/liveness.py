@@ -12,14 +12,14 @@ from matmill.emulator.program.basic_blocks import Block, CallSite, operands_of_e
 from matmill.emulator.program.table import registers
 
 
-def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
-    """Return for each register the set of positions at which it needs its row, as bits."""
+def live_ranges(blocks: Sequence[Block]) -> tuple[dict[Register, int], set[Register]]:
+    """Return for each register the set of positions at which it needs its row, as bits; and those live at the start."""
     live_in, live_out = live_sets(blocks, [block.end.successors() for block in blocks])
     ranges: dict[Register, int] = {}
     position = 0
     for block in blocks:
         position = _BlockRanges(ranges, position).block(block, live_in[block.number], live_out[block.number])
-    return ranges
+    return ranges, live_in[0]
 
 
 def keep_registers(blocks: Sequence[Block], stack: Register) -> None:

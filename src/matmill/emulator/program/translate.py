@@ -38,7 +38,8 @@ class EmulatedProgram:
     memory instructions are meant to access, where known. ``tallies`` count, per block, unguarded instructions by class,
     and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
-    compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache.
+    compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache, ``has_calls`` of
+    calls that are not inlined.
     """
 
     entry: Function
@@ -67,6 +68,12 @@ class EmulatedProgram:
     stack: Stack
     compared: frozenset[Instruction]
     has_constant_loads: bool
+    has_calls: bool
+
+    @property
+    def has_unset_values(self) -> bool:
+        """True if a register may be read unset, or local memory; calls save registers that nobody follows."""
+        return not self.has_calls and bool(self.layout.unset or self.local_bytes)
 
     def shared_end(self, dynamic: int) -> int:
         """Return the end of a block's shared window, with ``dynamic`` bytes of dynamic shared memory."""
@@ -185,6 +192,7 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         shapes=module.shapes,
         stack=flat.stack,
         compared=compared_loads(instructions),
+        has_calls=any(block.end.kind == "call" for block in blocks),
         has_constant_loads=any(i.name == "ld" and "nc" in i.modifiers for i in instructions),
     )
 

@@ -18,6 +18,8 @@ SEVERITIES: dict[str, Severity] = {
     "read-only": "error",
     "uninitialised-shared": "error",
     "uninitialised-global": "error",
+    "uninitialised-local": "error",
+    "uninitialised-register": "error",
     "read-only-cache": "error",
     "use-after-free": "error",
     "invalid-free": "error",

@@ -18,7 +18,7 @@ from matmill.emulator.memory.address_space import Allocation
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:
     """Report bytes that were never stored to, and return False if there are any. Initialised bytes are checked once."""
-    key = ("written", access.addresses.low + access.offset, access.width)
+    key = ("written", access.addresses.low + access.offset, access.width, _unset_stores(access))
     if key in access.addresses.memo or piece.region.written is None:
         return True
     full = ones(access.element)
@@ -31,10 +31,28 @@ def check_written(access: Access, piece: Piece, vector: int) -> bool:
     if good.all():
         access.addresses.memo[key] = True
         return True
+    if access.machine.unset is not None and piece.region.kind in {"shared", "local"}:
+        # The load marks what it reads, and only a use of that is a mistake.
+        good |= piece.region.kind == "local" or _holds_unset(access, piece, vector)
+        if good.all():
+            return False
     lane = int(np.flatnonzero(~good)[0])
     address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
     _report(access, lane, address, access.addresses.space, piece.region.kind)
     return False
+
+
+def _unset_stores(access: Access) -> int:
+    """Return how many stores have put values into memory that nothing has set."""
+    return access.machine.unset.stores if access.machine.unset is not None else 0
+
+
+def _holds_unset(access: Access, piece: Piece, vector: int) -> NDArray[np.bool_]:
+    """Return the lanes whose bytes were all stored to, some of them with a value that nothing has set."""
+    at = ((piece.start >> access.shift) + piece.index) << access.shift
+    written = piece.region.written
+    held = [written[1][at + byte] for byte in range(access.element * vector)] if written is not None else []
+    return np.asarray(np.minimum.reduce(held) > 0)
 
 
 def check_constant(access: Access, vector: int) -> None:
@@ -99,7 +117,7 @@ def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector:
     if not piece.region.marks:
         return
     note_store(piece.region.allocation, access.instruction)
-    key = ("marked", access.addresses.low + access.offset, access.width)
+    key = ("marked", access.addresses.low + access.offset, access.width, _unset_stores(access))
     if len(access.pieces) == 1 and key in access.addresses.memo:
         return
     access.addresses.memo[key] = True

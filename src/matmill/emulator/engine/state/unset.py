@@ -1,0 +1,101 @@
+"""Values that nothing has set: registers that no instruction on the way has written, and local memory without a store.
+
+The compiler leaves such a register undefined only where the program uses a variable before it sets it, or on ways whose
+value the program never uses. So reads alone are no mistake: marks follow the values through registers and memory, and
+an instruction on which something depends is reported (``unset_flow``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Mask
+from matmill.emulator.engine.lanes import Lanes
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.register_rows import RegisterLayout, file_of
+from matmill.emulator.report.hazards import HazardLog
+
+#: Origins of each lane's value by number, 0 for a value that was set.
+Marks = NDArray[np.uint16]
+#: A register file and a row in it.
+Slot = tuple[str, int]
+#: What written memory has for a byte of a value that nothing has set.
+UNSET = 2
+
+
+@dataclass(frozen=True)
+class _Origin:
+    kind: str
+    text: str
+
+
+class UnsetValues:
+    """The marks of one batch's registers; ``live`` are the rows that have any.
+
+    ``stores`` counts stores of marked values to memory, whose bytes are then marked there.
+    """
+
+    def __init__(self, layout: RegisterLayout, columns: int, kernel: str, hazards: HazardLog) -> None:
+        self.live: set[Slot] = set()
+        self.stores = 0
+        self._kernel, self._hazards, self._columns = kernel, hazards, columns
+        self._rows: dict[Slot, Marks] = {}
+        self._numbers: dict[object, int] = {}
+        self._origins: list[_Origin] = [_Origin("", "")]
+        self._first = {
+            (file_of(register), layout.rows[register]): self._origin(
+                register, "uninitialised-register", f"a variable that was given no value (register {register.name})"
+            )
+            for register in layout.unset
+        }
+
+    def begin(self) -> None:
+        """Start a batch: only the registers that the entry reads unset are marked."""
+        self.live.clear()
+        self._rows.clear()
+        for slot, origin in self._first.items():
+            self.set(slot, np.arange(self._columns), np.full(self._columns, origin, np.uint16))
+
+    def of(self, slot: Slot, columns: NDArray[np.int64]) -> Marks | None:
+        """Return the marks of some threads' register, or None if none has any."""
+        return self._rows[slot][columns] if slot in self.live else None
+
+    def set(self, slot: Slot, columns: NDArray[np.int64], marks: Marks) -> None:
+        """Replace the marks of some threads' register."""
+        row = self._rows.get(slot)
+        if row is None:
+            row = self._rows[slot] = np.zeros(self._columns, np.uint16)
+        row[columns] = marks
+        if row.any():
+            self.live.add(slot)
+        else:
+            self.live.discard(slot)
+
+    def loaded(self, i: Instruction, element: int, kind: str, where: str) -> int:
+        """Return the number of the origin of an element that an instruction reads from memory without a value."""
+        return self._origin((i, element), f"uninitialised-{kind}", f"{where}, read at {i.location}")
+
+    def _origin(self, key: object, kind: str, text: str) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self._origins)
+            self._origins.append(_Origin(kind, text))
+        return self._numbers[key]
+
+    def report(self, lanes: Lanes, marks: Marks, active: Mask, did: str, i: Instruction) -> None:
+        """Report the first of the ``active`` lanes whose marked value an instruction uses."""
+        used = np.flatnonzero(active & (marks != 0))
+        if len(used):
+            origin = self._origins[int(marks[used[0]])]
+            message = (
+                f"{self._kernel}: {lanes.thread_name(int(used[0]))} {did} what nothing has set: {origin.text}, "
+                f"in {i.text!r}"
+            )
+            self._hazards.add(origin.kind, i, message, i)
+
+
+def unset_slots(layout: RegisterLayout, registers: list[Register]) -> tuple[Slot, ...]:
+    """Return the rows of registers."""
+    return tuple((file_of(register), layout.rows[register]) for register in registers)
