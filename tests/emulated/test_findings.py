@@ -247,3 +247,27 @@ def test_the_repair_is_silent_and_right(name: str) -> None:
     report, y = mistake.report(mistake.right)
     assert report.hazards == ()
     np.testing.assert_array_equal(y, np.asarray(mistake.answer)[: len(y)])
+
+
+def test_variables_and_outputs_that_nobody_has_set() -> None:
+    source = """__constant__ float filter[3]; __device__ int count; __device__ int offset = 0; __device__ float used;
+    __global__ void k(float* y, int n) {
+      const int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i == 0) used = 1;
+      atomicAdd(&count, 1);
+      if (i < n) y[i] = filter[1] + offset + used;
+    }"""
+    empty = np.full(100, np.nan, np.float32)
+    report = matmill.emulate(source, "k", 1, 32, empty, 100, races=False)
+    assert [(h.severity, h.kind) for h in report.hazards] == [("note", "unset-variable"), ("note", "unwritten-output")]
+    assert "reads __constant__ filter, which neither" in report.hazards[0].message
+    assert "wrote only 32.0% of y; the first element without a value is y[32]" in report.hazards[1].message
+    symbols = {"filter": np.ones(3, np.float32)}
+    assert (
+        matmill.emulate(source, "k", 4, 32, np.full(100, np.nan, np.float32), 100, symbols=symbols, races=False).hazards
+        == ()
+    )
+    report = matmill.emulate(source, "k", 4, 32, np.full(100, np.nan, np.float32), 0, symbols=symbols, races=False)
+    assert [h.message for h in report.hazards] == ["k: wrote nothing of y: look at the grid, and at the guards"]
+    # What has contents is none of the kernel's business.
+    assert matmill.emulate(source, "k", 1, 32, np.zeros(100, np.float32), 100, symbols=symbols, races=False).ok

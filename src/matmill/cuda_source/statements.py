@@ -6,6 +6,7 @@ distinguishes them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -133,6 +134,16 @@ class Statements:
             for name, line in self._known(barrier[:1])
             for each in self._reader(name).statements
         )
+
+    def initialises(self, variable: str) -> bool:
+        """Tell whether the text gives a variable of file scope a value where it declares it.
+
+        >>> Statements([("k.cu", "__device__ int a[2] = {0}, b;")]).initialises("a")
+        True
+        """
+        name = re.escape(variable.rpartition("::")[2])
+        given = re.compile(rf"\b{name}\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|\{{)")
+        return any(given.search(text) for text in self._texts.values())
 
     def _known(self, locations: Sequence[str]) -> Iterable[tuple[str, int]]:
         """Yield the file and the line of each location in a file whose text is known."""

@@ -13,10 +13,10 @@ from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.scheduler import Scheduler
 from matmill.emulator.engine.state.clusters import cluster_order
 from matmill.emulator.engine.state.dependent_launch import is_dependent, never_waited
-from matmill.emulator.engine.state.launch import LaunchContext, SourceBranches, check_launch, parameter_bytes
+from matmill.emulator.engine.state.launch import LaunchContext, SourceFacts, check_launch, parameter_bytes
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.tally import Tally
-from matmill.emulator.engine.state.variables import Symbols, allocate_variables, read_back
+from matmill.emulator.engine.state.variables import Symbols, allocate_variables, note_unset, read_back
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
@@ -43,7 +43,7 @@ def run(
     counters: bool = True,
     threads: int | None = None,
     symbols: Symbols | None = None,
-    source: SourceBranches | None = None,
+    source: SourceFacts | None = None,
     own_waits: bool = False,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
@@ -55,8 +55,8 @@ def run(
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
     bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
-    the CUDA C++ has inside branches; None means unknown. With ``own_waits`` the race detector treats a wait for
-    products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper.
+    the CUDA C++ has inside branches, and more; None means unknown. With ``own_waits`` the race detector treats a wait
+    for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
     match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
@@ -108,6 +108,7 @@ def run(
     finally:
         read_back(module, space, context.symbols, symbols or {})
     tally, hazards = _totals(context, pools)
+    note_unset(context, symbols or {}, hazards)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
     return _report(context, tally, hazards, counters=counters)

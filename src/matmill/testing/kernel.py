@@ -13,7 +13,7 @@ from matmill.emulator import KernelFault, Memory, Module, parse, run
 from matmill.emulator.frontend.syntax import Function
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3, Launch
-from matmill.testing.arguments import Binder, bound_arguments, bound_symbols
+from matmill.testing.arguments import Binder, bound_arguments, bound_symbols, unwritten_outputs
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, apply
 
@@ -92,7 +92,8 @@ class PtxKernel:
             if fault.report is None:
                 raise
             report, faulted = fault.report, True
-        hazards, suppressed = apply(report.hazards, suppressions)
+        notes = () if faulted else unwritten_outputs(memory, unit.spelled)
+        hazards, suppressed = apply([*report.hazards, *notes], suppressions)
         return LaunchReport(
             report.counters,
             hazards,

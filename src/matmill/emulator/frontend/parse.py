@@ -7,6 +7,7 @@ interprets instructions later. Debug sections are skipped.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import TypeGuard
 
@@ -18,6 +19,7 @@ from matmill.emulator.frontend.operands import MAX_NESTING, OperandReader
 from matmill.emulator.frontend.syntax import (
     CODE,
     TYPE_BYTES,
+    Address,
     Function,
     Instruction,
     Label,
@@ -389,9 +391,19 @@ class _Parser(OperandReader):
     ) -> Instruction:
         """Return an instruction at the current source line."""
         now = self.locations
+        if words[0] == "ld" and "param" in words[1]:
+            operands = tuple(self._parameter(each) for each in operands)
         return Instruction(
             *words, operands, guard, negated, line, now.where, _shortened(text), now.within, now.callers, now.moved
         )
+
+    def _parameter(self, operand: PtxOperand) -> PtxOperand:
+        """Return the address of a parameter, of whose name there may be a register too."""
+        if isinstance(operand, Address) and isinstance(operand.base, Register):
+            variable = self.variable(operand.base.name)
+            if variable is not None and variable.space == "param":
+                return replace(operand, base=Symbol(variable))
+        return operand
 
     def _operand_of(self, text: str) -> PtxOperand | None:
         """Return the operand for a text in the innermost scope, or None if it is not exactly one."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.frontend.names import element_at
+from matmill.emulator.frontend.syntax import Instruction
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Pointer
 from matmill.textures import Surface, Texture
@@ -84,6 +85,12 @@ class Allocation:
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
         self.stored: Words | None = None
         self.stores: dict[str, None] = {}
+        # Of a module's variable or an output: the first instruction that reads it, and whether any writes it.
+        self.followed = False
+        self.first_read: Instruction | None = None
+        self.changed = False
+        # True if it has nothing before a kernel fills it.
+        self.output = False
         # Bytes of an element and extents, for messages that name elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
@@ -99,6 +106,12 @@ class Allocation:
     def marks(self) -> tuple[Words, ...]:
         """The arrays in which stores are marked."""
         return tuple(each for each in (self.written, self.stored) if each is not None)
+
+    def used(self, i: Instruction, *, writes: bool) -> None:
+        """Record an instruction that accesses a module's variable or an output."""
+        self.changed = self.changed or writes
+        if not writes:
+            self.first_read = self.first_read or i
 
     def _by_offset(self, address: int) -> str:
         offset = address - self.start
@@ -142,6 +155,7 @@ class Memory:
         access: str,
         initialised: bool = True,
         by_element: bool = False,
+        output: bool = False,
     ) -> Pointer:
         """Bind ``array`` to an address and return the pointer to its first element; kernels read and write it in place.
 
@@ -149,7 +163,8 @@ class Memory:
         address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault. Without
         ``initialised`` the array counts as memory from ``cudaMalloc``, and a kernel's reads of bytes that no kernel of
         this or an earlier launch has stored are reported. With ``by_element`` messages name the array's elements,
-        ``A[3][0]``, instead of bytes, if it is contiguous.
+        ``A[3][0]``, instead of bytes, if it is contiguous. An ``output`` has nothing that a kernel reads: the stores of
+        the next launch are recorded in its allocation.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
         for a writable binding of a read-only array.
@@ -166,6 +181,7 @@ class Memory:
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
         allocation = self.allocate(name, data, access, initialised=initialised)
+        allocation.output = allocation.followed = output
         if by_element and array.flags.c_contiguous and array.size:
             allocation.itemsize, allocation.shape = array.itemsize, array.shape or (1,)
         return Pointer(name, allocation.start + first)
@@ -216,7 +232,8 @@ class AddressSpace:
         behind_images = [view.allocation for view in self.images.values()] if note_stores else []
         for each in self._memory.allocations:
             each.stored = None
-        for each in self._memory.allocations if note_all else behind_images:
+        outputs = [each for each in self._memory.allocations if each.output]
+        for each in self._memory.allocations if note_all else [*behind_images, *outputs]:
             self._note(each)
         self._index()
 

@@ -21,6 +21,9 @@ SEVERITIES: dict[str, Severity] = {
     "uninitialised-local": "error",
     "uninitialised-register": "error",
     "read-only-cache": "error",
+    # A variable, or an array, that nobody has set: maybe what was meant, maybe a forgotten argument.
+    "unset-variable": "note",
+    "unwritten-output": "note",
     "use-after-free": "error",
     "invalid-free": "error",
     "race": "error",

@@ -119,6 +119,8 @@ class Access:
             self.pieces = [
                 Piece(region, start - region.start, addresses.index(region.kind, self.shift), addresses.mask)
             ]
+            if region.allocation is not None and region.allocation.followed:
+                region.allocation.used(self.instruction, writes=self.kind != "read")
             array = self.array
             if array is not None and array.space == region.kind:
                 begin, end = self.bounds

@@ -7,21 +7,20 @@ atomics and matrix products must not have marked operands.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
-from matmill.emulator.engine.lanes import by_warp, shuffle_source
+from matmill.emulator.engine.lanes import Lanes, by_warp, shuffle_source
+from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.unset import UNSET, Marks, Slot, UnsetValues, unset_slots
 from matmill.emulator.frontend.syntax import Instruction, Negated, PtxOperand, Register, Vector
 from matmill.emulator.program.basic_blocks import Terminator
-from matmill.emulator.program.table import Action, registers
-
-if TYPE_CHECKING:  # they bind flows
-    from matmill.emulator.engine.bind.access import Access
-    from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.program.table import Action, Value, registers
 
 _USES = {
     "mma": "multiplies or adds",
@@ -35,10 +34,23 @@ _COLLECTIVE = frozenset({"vote", "match", "redux", "elect", "activemask", "bar",
 _MEMORY = frozenset({"ld", "ldu", "st"})
 
 
+class Bound(Protocol):
+    """The bound block that a flow is part of."""
+
+    machine: Machine
+    lanes: Lanes
+
+    def source(self, value: Value) -> Row:
+        """Return the row of a source operand."""
+
+    def participants(self) -> Callable[[], Mask]:
+        """Return a function that returns the lanes that execute the instruction being bound."""
+
+
 class UnsetFlow:
     """The flow of marks through one bound action, to be called before the action."""
 
-    def __init__(self, bound: BoundBlock, unset: UnsetValues, action: Action) -> None:
+    def __init__(self, bound: Bound, unset: UnsetValues, action: Action) -> None:
         self.unset, self.lanes = unset, bound.lanes
         self.i = i = action.instruction
         layout = bound.machine.program.layout
@@ -123,7 +135,7 @@ def _all_ones(row: Row) -> object:
 class UnsetEnd:
     """The use of a marked predicate or selector at the end of a block, to be called as its last step."""
 
-    def __init__(self, bound: BoundBlock, unset: UnsetValues, end: Terminator, i: Instruction) -> None:
+    def __init__(self, bound: Bound, unset: UnsetValues, end: Terminator, i: Instruction) -> None:
         self.unset, self.lanes, self.i = unset, bound.lanes, i
         operands = [o for o in (end.guard, end.selector) if isinstance(o, Register)]
         self.slots = unset_slots(bound.machine.program.layout, operands)
@@ -136,7 +148,7 @@ class UnsetEnd:
                 self.unset.report(self.lanes, marks, self.lanes.active_warps().reshape(-1), "branches on", self.i)
 
 
-def flow_of(bound: BoundBlock, action: Action) -> UnsetFlow | None:
+def flow_of(bound: Bound, action: Action) -> UnsetFlow | None:
     """Return the flow of marks through an action, or None if it has no registers."""
     unset = bound.machine.unset
     if unset is None:

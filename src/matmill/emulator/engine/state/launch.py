@@ -44,8 +44,8 @@ class Printed:
             self.size += len(text)
 
 
-class SourceBranches(Protocol):
-    """Barriers and branches of the source, each given by its line and its callers' lines, innermost first."""
+class SourceFacts(Protocol):
+    """Facts of the source. Barriers and branches are given by their line and their callers' lines, innermost first."""
 
     def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
         """Tell whether a barrier is inside a branch; None means unknown."""
@@ -55,6 +55,9 @@ class SourceBranches(Protocol):
 
     def opposed(self, barrier: Sequence[str]) -> bool:
         """Tell whether the barrier's line has barriers on both sides of one branch."""
+
+    def initialises(self, variable: str) -> bool:
+        """Tell whether a variable has a value where it is declared."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
-    source: SourceBranches | None = None
+    source: SourceFacts | None = None
     own_waits: bool = False
     workspace: int = 0
     printed: Printed = field(default_factory=Printed)
