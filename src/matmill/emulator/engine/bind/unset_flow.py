@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
 from matmill.emulator.engine.lanes import Lanes, by_warp, shuffle_source
 from matmill.emulator.engine.state.machine import Machine
-from matmill.emulator.engine.state.unset import UNSET, Marks, Slot, UnsetValues, unset_slots
-from matmill.emulator.frontend.syntax import Instruction, Negated, PtxOperand, Register, Vector
+from matmill.emulator.engine.state.unset import ALL, UNSET, Marks, Slot, UnsetValues, unset_slots
+from matmill.emulator.frontend.syntax import Instruction, Negated, PtxOperand, Register
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Action, Value, registers
 
@@ -28,6 +29,10 @@ _USES = {
     "atom": "updates memory with",
     "red": "updates memory with",
 }
+# Instructions that move bits: which bits of the result depend on which of the sources is found by flipping these.
+_BITWISE = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfi", "bfe", "cnot"})
+# Others whose operands decide what passes.
+_VALUES = frozenset({"selp", "shfl", "wgmma"})
 # Instructions that look at values of other lanes, whose result counts as set.
 _COLLECTIVE = frozenset({"vote", "match", "redux", "elect", "activemask", "bar", "barrier"})
 # Instructions that mark what they load, or examine what they store, themselves.
@@ -51,51 +56,49 @@ class UnsetFlow:
     """The flow of marks through one bound action, to be called before the action."""
 
     def __init__(self, bound: Bound, unset: UnsetValues, action: Action) -> None:
-        self.unset, self.lanes = unset, bound.lanes
+        self.unset, self.lanes, self.action = unset, bound.lanes, action
         self.i = i = action.instruction
         layout = bound.machine.program.layout
 
         def slots(operands: list[PtxOperand]) -> tuple[Slot, ...]:
-            plain = [o.register if isinstance(o, Negated) else o for o in operands]
-            return unset_slots(layout, registers(plain))
+            return unset_slots(layout, registers(operands))
 
-        self.sources = [slots([value.operand]) for value in action.sources]
+        operands = [v.operand.register if isinstance(v.operand, Negated) else v.operand for v in action.sources]
+        self.sources = [unset_slots(layout, [o])[0] if isinstance(o, Register) else None for o in operands]
         self.results = slots(list(action.written))
         self.addresses = slots(list(action.uses)) if i.name != "wgmma" else ()
-        self.guard = slots([i.guard]) if i.guard is not None else ()
         self.products = slots(list(action.uses)) if i.name == "wgmma" else ()
-        every = (*(s for each in self.sources for s in each), *self.results, *self.addresses, *self.products)
-        self.slots = frozenset((*every, *self.guard))
-        self.rows = [bound.source(value) for value in action.sources] if self._needs_values() else []
+        self.guard = unset_slots(layout, [i.guard])[0] if i.guard is not None else None
+        every = (*self.sources, *self.results, *self.addresses, *self.products, self.guard)
+        self.slots = frozenset(slot for slot in every if slot is not None)
+        kinds = {value.kind[0] for value in (*action.sources, *action.results)}
+        bitwise = i.name in _BITWISE or (i.name in {"mov", "cvt"} and "f" not in kinds)
+        self.call = action.call if bitwise else None
+        self.rows = [bound.source(v) for v in action.sources] if self.call or i.name in _VALUES else []
         self.participants = bound.participants()
-
-    def _needs_values(self) -> bool:
-        return self.i.name in {"and", "or", "selp", "shfl", "wgmma"}
 
     def __call__(self) -> None:
         """Pass marks on, and report uses."""
         if self.unset.live.isdisjoint(self.slots):
             return
-        active = self.participants().reshape(-1)
-        marks = [self._marks(each) for each in self.sources]
+        active, name = self.participants().reshape(-1), self.i.name
+        marks = [self._marks(slot) for slot in self.sources]
         guard = self._marks(self.guard)
-        if self.i.name in _USES:
-            products = self._products() if self.products else []
-            self._use([*marks, *products, guard], active, _USES[self.i.name])
-        elif self.i.name in _MEMORY:
+        if name in _USES:
+            self._use([*marks, *self._products(), guard], active, _USES[name])
+        elif name in _MEMORY:
             self._use([guard], active, "depends on")
-        self._use([self._marks((slot,)) for slot in self.addresses], active, "takes as an address")
+        self._use([self._marks(slot) for slot in self.addresses], active, "takes as an address")
         if self.results:
-            flows = self.i.name not in _USES and self.i.name not in _COLLECTIVE and self.i.name not in _MEMORY
-            result = np.maximum(self._combined(marks), guard) if flows else np.zeros(self.lanes.count, np.uint16)
+            sets = name in _USES or name in _COLLECTIVE or name in _MEMORY
+            each = [self._marks(None)] * len(self.results) if sets else self._passed(marks, guard)
             columns = self.lanes.columns[active]
-            for slot in self.results:
-                self.unset.set(slot, columns, result[active])
+            for slot, (bits, origins) in zip(self.results, each, strict=True):
+                self.unset.set(slot, columns, (bits[active], origins[active]))
 
-    def _marks(self, slots: tuple[Slot, ...]) -> Marks:
+    def _marks(self, slot: Slot | None) -> Marks:
         """Return the marks of an operand in these lanes."""
-        known = self.unset.of(slots[0], self.lanes.columns) if slots else None
-        return np.zeros(self.lanes.count, np.uint16) if known is None else known
+        return self.unset.of(slot, self.lanes.columns)
 
     def _use(self, marks: list[Marks], active: Mask, did: str) -> None:
         for each in marks:
@@ -103,33 +106,72 @@ class UnsetFlow:
 
     def _products(self) -> list[Marks]:
         """Return the marks of wgmma's registers: those of D do not matter where it starts from zero."""
-        adds = np.broadcast_to(self.rows[-1], self.lanes.count)
-        sums = set(self.results)
-        return [self._marks((slot,)) * (adds if slot in sums else True) for slot in self.products]
+        if not self.products:
+            return []
+        adds, sums = np.broadcast_to(self.rows[-1], self.lanes.count), set(self.results)
+        each = ((slot, self._marks(slot)) for slot in self.products)
+        return [(bits * adds.astype(np.uint64) if slot in sums else bits, origins) for slot, (bits, origins) in each]
 
-    def _combined(self, marks: list[Marks]) -> Marks:
-        """Return the marks of results."""
-        name, vector = self.i.name, self.i.operands[1] if len(self.i.operands) > 1 else None
-        if name == "selp":
-            chosen = np.where(self.rows[2], marks[0], marks[1])
-            return np.maximum(chosen, marks[2])
-        if name == "shfl":
-            a, b, c = (by_warp(np.asarray(row), self.lanes.count) for row in self.rows[:3])
-            mode = next(m for m in self.i.modifiers if m in {"up", "down", "bfly", "idx"})
-            source, _ = shuffle_source(mode, b, c)
-            return np.asarray(np.take_along_axis(marks[0].reshape(a.shape), source, axis=1).reshape(-1))
-        if name == "mov" and isinstance(vector, Vector):
-            return np.asarray(np.minimum.reduce(marks))
-        result: Marks = np.maximum.reduce([np.zeros(self.lanes.count, np.uint16), *marks])
-        if name in {"and", "or"}:
-            for own, row in zip(marks, self.rows, strict=True):
-                decides = ~row.astype(np.bool_) if name == "and" else row == _all_ones(row)
-                result = np.where((own == 0) & decides, np.uint16(0), result)
-        return result
+    def _passed(self, marks: list[Marks], guard: Marks) -> list[Marks]:
+        """Return the marks of all results."""
+        origins = np.maximum.reduce([guard[1], *(each[1] for each in marks)])
+        lost = _all(guard[0] != 0)
+        if self.call is not None:
+            return [(bits | lost, origins) for bits in self._flipped(marks)]
+        if self.i.name == "selp":
+            first, second, choice = marks
+            chosen = np.where(self.rows[2], first[0], second[0])
+            return [(_all(choice[0] != 0) | chosen | lost, origins)]
+        if self.i.name == "shfl":
+            return [(bits | lost, each) for bits, each in self._shuffled(marks[0])]
+        unset = np.logical_or.reduce([each[0] != 0 for each in marks])
+        return [(_all(unset) | lost, origins)] * len(self.results)
+
+    def _shuffled(self, marks: Marks) -> list[Marks]:
+        a, b, c = (by_warp(np.asarray(row), self.lanes.count) for row in self.rows[:3])
+        mode = next(m for m in self.i.modifiers if m in {"up", "down", "bfly", "idx"})
+        source, _ = shuffle_source(mode, b, c)
+        bits, origins = (np.take_along_axis(each.reshape(a.shape), source, axis=1).reshape(-1) for each in marks)
+        shuffled: list[Marks] = [(bits, origins), self._marks(None)]
+        return shuffled[: len(self.results)]
+
+    def _flipped(self, marks: list[Marks]) -> list[NDArray[np.uint64]]:
+        """Return the bits of results that change with bits of sources that nothing has set, one or all at a time."""
+        unset = [n for n, (bits, _) in enumerate(marks) if bits.any()]
+        before = self._results(self.rows)
+        changed = [np.zeros(self.lanes.count, np.uint64) for _ in before]
+        for those in (unset, *([n] for n in unset if len(unset) > 1)):
+            rows = [_flip(row, marks[n][0]) if n in those else row for n, row in enumerate(self.rows)]
+            for bits, one, two in zip(changed, before, self._results(rows), strict=True):
+                np.bitwise_or(bits, one ^ two, out=bits)
+        return changed
+
+    def _results(self, rows: list[Row]) -> list[NDArray[np.uint64]]:
+        """Return the bits of the results of these sources."""
+        outs = [np.empty(self.lanes.count, _unsigned(value.kind)) for value in self.action.results]
+        if self.call is not None:
+            shown = zip(outs, self.action.results, strict=True)
+            self.call(*rows, *(o.view(v.kind.removesuffix("x2")) if v.kind != "p" else o for o, v in shown))
+        return [out.astype(np.uint64) for out in outs]
 
 
-def _all_ones(row: Row) -> object:
-    return True if row.dtype == np.bool_ else np.iinfo(row.dtype).max if row.dtype.kind == "u" else row.dtype.type(-1)
+def _all(lanes: Mask) -> NDArray[np.uint64]:
+    """Return all bits of some lanes."""
+    return np.where(lanes, ALL, np.uint64(0))
+
+
+def _unsigned(kind: str) -> str:
+    """Return the type of all bits that a lane has in a row of ``kind``."""
+    return "?" if kind == "p" else f"u{int(kind[1]) * (2 if kind.endswith('x2') else 1)}"
+
+
+def _flip(row: Row, bits: NDArray[np.uint64]) -> Row:
+    """Return a row with some bits of each lane flipped."""
+    if row.dtype == np.bool_:
+        return np.asarray(row ^ (bits != 0))
+    width = row.nbytes // len(bits)
+    whole = np.ascontiguousarray(row).view(f"u{width}")
+    return np.asarray(whole ^ bits.astype(whole.dtype)).view(row.dtype)
 
 
 class UnsetEnd:
@@ -143,8 +185,8 @@ class UnsetEnd:
     def __call__(self) -> None:
         """Report a lane whose way depends on a marked value."""
         for slot in self.slots:
-            marks = self.unset.of(slot, self.lanes.columns)
-            if marks is not None:
+            if slot in self.unset.live:
+                marks = self.unset.of(slot, self.lanes.columns)
                 self.unset.report(self.lanes, marks, self.lanes.active_warps().reshape(-1), "branches on", self.i)
 
 
@@ -174,17 +216,21 @@ def _mark_loaded(access: Access, unset: UnsetValues, piece: Piece, results: tupl
         if slot is None or region.written is None:
             continue
         at = (first + i + piece.index) << access.shift
-        held = np.stack([region.written[1][at + byte] for byte in range(access.element)])
-        # Padding of structs is copied with their members: only what has no byte with a value counts.
+        # Local memory has a value where a store has put one; what shared memory lacks is reported at once.
         least = 0 if region.kind == "local" else UNSET
-        lanes = ((held != 1).all(axis=0)) & (held >= least).any(axis=0)
+        bits = np.zeros(len(at), np.uint64)
+        for byte in range(access.element):
+            held = region.written[1][at + byte]
+            bits |= np.where((held != 1) & (held >= least), np.uint64(0xFF << 8 * byte), np.uint64(0))
+        lanes = bits != 0
         lanes &= addresses.active_lanes().reshape(-1) if piece.mask is None else piece.mask
         if lanes.any():
             lane = int(np.flatnonzero(lanes)[0])
             address = int(addresses.absolute(access.offset).reshape(-1)[lane]) + i * access.element
             where = access.machine.describe(addresses.space, address)
             origin = unset.loaded(access.instruction, i, region.kind, where)
-            unset.set(slot, addresses.lanes.columns[lanes], np.full(int(lanes.sum()), origin, np.uint16))
+            columns = addresses.lanes.columns[lanes]
+            unset.set(slot, columns, (bits[lanes], np.full(len(columns), origin, np.uint16)))
 
 
 def store_marks(access: Access, values: tuple[Slot | None, ...]) -> None:
@@ -192,17 +238,19 @@ def store_marks(access: Access, values: tuple[Slot | None, ...]) -> None:
     unset, addresses = access.machine.unset, access.addresses
     if unset is None or unset.live.isdisjoint(values):
         return
-    columns = addresses.lanes.columns
-    found = [unset.of(slot, columns) if slot is not None else None for slot in values]
-    marks = [np.zeros(len(columns), np.uint16) if each is None else each for each in found]
+    whole = np.uint64(2 ** (8 * access.element) - 1)
+    # Padding is copied with its neighbours: only what has no bit with a value counts.
+    marks = [unset.of(slot, addresses.lanes.columns) for slot in values]
+    lost = [(bits & whole) == whole for bits, _ in marks]
     for piece in access.pieces:
         active = piece.active(addresses).reshape(-1)
         if piece.region.kind in {"shared", "local"} and piece.region.written is not None:
-            for i, each in enumerate(marks):
-                chosen = piece.index[active & (each != 0)]
-                written = piece.region.written[access.element][(piece.start >> access.shift) + i :]
-                written[chosen] = np.frombuffer(bytes([UNSET]) * access.element, written.dtype)
+            first = piece.start >> access.shift
+            for i, (bits, _) in enumerate(marks):
+                for byte in range(access.element):
+                    gone = active & ((bits >> np.uint64(8 * byte)) & np.uint64(0xFF) == np.uint64(0xFF))
+                    piece.region.written[1][((first + i + piece.index[gone]) << access.shift) + byte] = UNSET
             unset.stores += 1
         elif piece.region.kind == "global":
-            # A vector may have padding: only what has no element with a value counts.
-            unset.report(addresses.lanes, np.minimum.reduce(marks), active, "stores", access.instruction)
+            everything = np.logical_and.reduce(lost)
+            unset.report(addresses.lanes, marks[0], active & everything, "stores", access.instruction)

@@ -18,12 +18,13 @@ from matmill.emulator.frontend.syntax import Instruction, Register
 from matmill.emulator.program.register_rows import RegisterLayout, file_of
 from matmill.emulator.report.hazards import HazardLog
 
-#: Origins of each lane's value by number, 0 for a value that was set.
-Marks = NDArray[np.uint16]
+#: For each lane the bits that nothing has set, and the number of the origin of such a value.
+Marks = tuple[NDArray[np.uint64], NDArray[np.uint16]]
 #: A register file and a row in it.
 Slot = tuple[str, int]
 #: What written memory has for a byte of a value that nothing has set.
 UNSET = 2
+ALL = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,23 @@ class UnsetValues:
         self.live.clear()
         self._rows.clear()
         for slot, origin in self._first.items():
-            self.set(slot, np.arange(self._columns), np.full(self._columns, origin, np.uint16))
+            every = np.arange(self._columns)
+            self.set(slot, every, (np.full(self._columns, ALL), np.full(self._columns, origin, np.uint16)))
 
-    def of(self, slot: Slot, columns: NDArray[np.int64]) -> Marks | None:
-        """Return the marks of some threads' register, or None if none has any."""
-        return self._rows[slot][columns] if slot in self.live else None
+    def of(self, slot: Slot | None, columns: NDArray[np.int64]) -> Marks:
+        """Return the marks of some threads' register; None stands for an operand that is none."""
+        if slot is None or slot not in self.live:
+            return np.zeros(len(columns), np.uint64), np.zeros(len(columns), np.uint16)
+        bits, origins = self._rows[slot]
+        return bits[columns], origins[columns]
 
     def set(self, slot: Slot, columns: NDArray[np.int64], marks: Marks) -> None:
         """Replace the marks of some threads' register."""
-        row = self._rows.get(slot)
-        if row is None:
-            row = self._rows[slot] = np.zeros(self._columns, np.uint16)
-        row[columns] = marks
-        if row.any():
+        if slot not in self._rows:
+            self._rows[slot] = np.zeros(self._columns, np.uint64), np.zeros(self._columns, np.uint16)
+        bits, origins = self._rows[slot]
+        bits[columns], origins[columns] = marks
+        if bits.any():
             self.live.add(slot)
         else:
             self.live.discard(slot)
@@ -85,10 +90,10 @@ class UnsetValues:
         return self._numbers[key]
 
     def report(self, lanes: Lanes, marks: Marks, active: Mask, did: str, i: Instruction) -> None:
-        """Report the first of the ``active`` lanes whose marked value an instruction uses."""
-        used = np.flatnonzero(active & (marks != 0))
+        """Report the first of the ``active`` lanes that has marked bits in a value that an instruction uses."""
+        used = np.flatnonzero(active & (marks[0] != 0))
         if len(used):
-            origin = self._origins[int(marks[used[0]])]
+            origin = self._origins[int(marks[1][used[0]])]
             message = (
                 f"{self._kernel}: {lanes.thread_name(int(used[0]))} {did} what nothing has set: {origin.text}, "
                 f"in {i.text!r}"
