@@ -230,6 +230,15 @@ MISTAKES = {
         answer=np.full(64, 1),
         block=1,
     ),
+    "a shuffle among the lanes that are active": Mistake(
+        kind="shuffle-source",
+        wrong="float v = t; if (t % 2) v = sqrtf(fabsf(v) * t);\ny[t] = v + __shfl_xor_sync(__activemask(), v, 1);",
+        right="float v = t; if (t % 2) v = sqrtf(fabsf(v) * t);\n__syncwarp();\n"
+        "y[t] = v + __shfl_xor_sync(__activemask(), v, 1);",
+        text="which its mask 0x55555555 does not name",
+        answer=[t + (t ^ 1) for t in range(64)],
+        settings={"schedule": 1},
+    ),
 }
 
 
@@ -271,3 +280,45 @@ def test_variables_and_outputs_that_nobody_has_set() -> None:
     assert [h.message for h in report.hazards] == ["k: wrote nothing of y: look at the grid, and at the guards"]
     # What has contents is none of the kernel's business.
     assert matmill.emulate(source, "k", 1, 32, np.zeros(100, np.float32), 100, symbols=symbols, races=False).ok
+
+
+AGGREGATED = """if (t % 3) {
+  const unsigned mask = __activemask();
+  const int leader = __ffs(mask) - 1;
+  float first = 0;
+  if (t % 32 == leader) first = atomicAdd(y + 63, (float)__popc(mask));
+  y[t % 60] = __shfl_sync(mask, first, leader) + __popc(mask & ((1u << t % 32) - 1));
+}"""
+#: Locks that each thread takes for itself, by their names.
+LOCKS = {
+    "a loop around the lock": "while (atomicCAS(&flag, 0, 1) != 0);\n{body} atomicExch(&flag, 0);",
+    "a loop around all": """for (bool done = false; !done;)
+      if (atomicCAS(&flag, 0, 1) == 0) {{ {body} atomicExch(&flag, 0); done = true; }}""",
+    "tickets": "__shared__ int next; if (t == 0) next = 0; __syncthreads(); "
+    "while (atomicAdd(&next, 0) != t); {body} atomicAdd(&next, 1);",
+}
+
+
+@pytest.mark.parametrize("schedule", [0, 1, 2])
+@pytest.mark.parametrize("name", LOCKS)
+def test_each_lane_may_wait_for_another(name: str, schedule: int) -> None:
+    body = LOCKS[name].format(body="__threadfence(); y[100] += 1; __threadfence();")
+    grid = 1 if name == "tickets" else 3
+    x, y = np.zeros(1, np.float32), np.zeros(101, np.float32)
+    source = f"{HEAD}__global__ void k(const float* x, float* y, int n) {{ const int t = threadIdx.x;\n{body}\n}}"
+    report = matmill.emulate(source, "k", grid, 40, x, y, 40, schedule=schedule)
+    assert report.hazards == ()
+    assert y[100] == grid * 40
+    never = source.replace("atomicExch(&flag, 0);", "").replace("atomicAdd(&next, 1);", "")
+    report = matmill.emulate(never, "k", grid, 40, x, y, 40, schedule=schedule)
+    assert [hazard.kind for hazard in report.hazards] == ["deadlock"]
+    assert "on memory that nobody changes any more" in report.hazards[0].message
+
+
+@pytest.mark.parametrize("schedule", [0, 1, 2, 3])
+def test_lanes_that_meet_late_are_counted_all(schedule: int) -> None:
+    x, y = np.zeros(1, np.float32), np.zeros(64, np.float32)
+    source = f"__global__ void k(const float* x, float* y, int n) {{ const int t = threadIdx.x;\n{AGGREGATED}\n}}"
+    assert matmill.emulate(source, "k", 1, 32, x, y, 40, schedule=schedule).hazards == ()
+    assert sorted(y[[t for t in range(32) if t % 3]]) == list(range(21))
+    assert y[63] == 21

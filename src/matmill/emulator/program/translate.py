@@ -39,7 +39,8 @@ class EmulatedProgram:
     and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
     compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache, ``has_calls`` of
-    calls that are not inlined.
+    calls that are not inlined. ``sees_convergence`` says that the program reads which lanes of a warp run together, and
+    has no instruction for which they must.
     """
 
     entry: Function
@@ -69,6 +70,7 @@ class EmulatedProgram:
     compared: frozenset[Instruction]
     has_constant_loads: bool
     has_calls: bool
+    sees_convergence: bool
 
     @property
     def has_unset_values(self) -> bool:
@@ -193,6 +195,8 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         stack=flat.stack,
         compared=compared_loads(instructions),
         has_calls=any(block.end.kind == "call" for block in blocks),
+        sees_convergence=any(i.name == "activemask" for i in instructions)
+        and not any("aligned" in i.modifiers and i.name not in {"bar", "barrier"} for i in instructions),
         has_constant_loads=any(i.name == "ld" and "nc" in i.modifiers for i in instructions),
     )
 

@@ -131,9 +131,9 @@ class UnsetFlow:
         a, b, c = (by_warp(np.asarray(row), self.lanes.count) for row in self.rows[:3])
         mode = next(m for m in self.i.modifiers if m in {"up", "down", "bfly", "idx"})
         source, _ = shuffle_source(mode, b, c)
-        bits, origins = (np.take_along_axis(each.reshape(a.shape), source, axis=1).reshape(-1) for each in marks)
-        shuffled: list[Marks] = [(bits, origins), self._marks(None)]
-        return shuffled[: len(self.results)]
+        bits, origins = (each.reshape(a.shape) for each in marks)
+        read, where = (np.asarray(np.take_along_axis(each, source, axis=1)).reshape(-1) for each in (bits, origins))
+        return [(read.astype(np.uint64), where.astype(np.uint16)), self._marks(None)][: len(self.results)]
 
     def _flipped(self, marks: list[Marks]) -> list[NDArray[np.uint64]]:
         """Return the bits of results that change with bits of sources that nothing has set, one or all at a time."""

@@ -42,6 +42,8 @@ class Scheduler:
         self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
         self.stuck_warps = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
         self.calls = CallStack(interpreter)
+        # Half of the other orders let diverged lanes meet late, where the kernel can see it.
+        self.late = bool(schedule % 2) and machine.program.sees_convergence
 
     def begin(self, block_ids: Ints) -> None:
         """Start a batch of thread blocks, numbered ``block_ids`` in the grid: all threads are at the first block."""
@@ -104,7 +106,7 @@ class Scheduler:
             if len(first_run) * 4 >= len(warps):
                 self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
                 return
-        active = self.counters.counter[warps] == block
+        active = (self.counters.counter[warps] == block) & ~self.counters.aside[warps]
         self.stuck_warps.note(block)
         self.interpreter.run_masked(block, warps, active)
         self._advance(block, warps, active)
@@ -171,10 +173,7 @@ class Scheduler:
         if end.kind == "jump":
             counter[active] = end.target
         elif end.kind == "branch":
-            taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
-            counter[active & taken] = end.target
-            counter[active & ~taken] = end.next
-            self.splits.note(end.instruction, warps, active & taken, active & ~taken)
+            self._branch(end, warps, active, counter)
         elif end.kind in {"exit", "return"}:
             self._leave(end, warps, active, counter)
         elif end.kind == "call":
@@ -193,6 +192,17 @@ class Scheduler:
             self._exited(warps, end_instruction(end))
         elif self.stuck_warps.quiet() and (counter[active] <= block).any():
             self.stuck_warps.watch(int(counter[active].min()), warps)
+
+    def _branch(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
+        """Set the next counters of the active lanes at a branch; where lanes meet late, one side runs on alone."""
+        taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
+        sides = active & taken, active & ~taken
+        counter[sides[0]], counter[sides[1]] = end.target, end.next
+        self.splits.note(end.instruction, warps, *sides)
+        both = sides[0].any(axis=1) & sides[1].any(axis=1)
+        if self.late and both.any():
+            self.counters.put(warps, counter)
+            self.counters.put_aside(warps[both], sides[end.target < end.next][both])
 
     def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
         """Set the next counters of the active lanes that exit or return from a call, where a guard holds."""
