@@ -213,6 +213,53 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     assert asked(*command, "--no-races", capsys=capsys)["ok"] is True
 
 
+ORDERED = """__device__ int flag;
+__global__ void k(const float* x, float* y) {
+  const int t = threadIdx.x;
+  if (blockIdx.x == 0 && t == 0) atomicExch(&flag, 1);
+  float sum = 0;
+  for (int i = 0; i < 64; i++) sum += x[i];
+  if (blockIdx.x == 1 && t == 0 && atomicAdd(&flag, 0) == 0) WRONG;
+  y[blockIdx.x * 64 + t] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [("while (atomicAdd(&flag, 0) != 2)", "deadlock"), ("sum = 0", "order"), ("y[0] = 1", "race")]
+)
+def test_what_only_another_order_shows_comes_with_a_witness(
+    wrong: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "k.cu").write_text(ORDERED.replace("WRONG", wrong))
+    command = [
+        "emulate",
+        "k.cu",
+        "--grid",
+        "2",
+        "--block",
+        "64",
+        "--arg",
+        "random:f32:64",
+        "--arg",
+        "out:y.npy:f32:128",
+    ]
+    alone = asked(*command, "--orders", "1", capsys=capsys)
+    assert (alone["hazards"], alone["orders"]) == ([], 1)
+    code = cli.OK if kind == "order" else cli.FAILED
+    record = asked(*command, "--orders", "4", "--witness", "w.json", code=code, capsys=capsys)
+    assert record["orders"] == 4
+    assert {hazard["kind"] for hazard in record["hazards"]} == {kind}
+    assert record["witnesses"][0]["order"] == {"ahead": [1, -1]}
+    assert json.loads((folder / "w.json").read_text())["order"] == {"ahead": [1, -1]}
+    again = asked(*command, "--order", "w.json", code=code, capsys=capsys)
+    assert kind in {"order", *(hazard["kind"] for hazard in again["hazards"])}
+    assert main(command) == code  # without --orders: as many as double the time, at least this one
+    assert "orders of warps ran" in capsys.readouterr().out
+    (folder / "w.json").write_text("{}")
+    assert main([*command, "--order", "w.json"]) == cli.USAGE
+
+
 def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "flag.cu").write_text(
         'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n'

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.testing.kernel import PtxKernel
+    from matmill.emulator import Order
+    from matmill.testing.kernel import PtxKernel, Settings
     from matmill.testing.report import LaunchReport
     from matmill.testing.suppressions import Suppression
 
@@ -80,7 +83,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--late-copies", action="store_true", help="let asynchronous copies and wgmma act no earlier than waits demand"
     )
-    parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
+    parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="this order of warps alone")
+    parser.add_argument("--order", metavar="FILE", type=Path, help="the order of warps of a witness alone")
+    parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
+    parser.add_argument(
+        "--orders", metavar="N", type=_bytes, help="how many orders (default: as many as double the time; 1 is fastest)"
+    )
     parser.add_argument(
         "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
     )
@@ -119,12 +127,13 @@ def _bytes(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
-    from matmill.testing.kernel import Settings, load  # noqa: PLC0415 — other commands should not pay for these
+    from matmill.testing.kernel import load  # noqa: PLC0415 — other commands should not pay for these
 
+    began = time.perf_counter()
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
     files: Files = {}
     values = _values(args.arg, kernel, files)
-    for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
+    for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
         if path is not None:
             writable(path, option)
     symbols = dict(parse_symbol(text, files) for text in args.symbol)
@@ -141,13 +150,15 @@ def run(args: argparse.Namespace) -> int:
         strict=args.strict,
         initcheck=args.initcheck,
         symbols=symbols,
-        settings=Settings(races=not args.no_races, late_copies=args.late_copies, schedule=args.schedule),
+        settings=_settings(args, began),
         suppressions=_suppressions(args.suppressions),
     )
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name]))
     _write(args.html, args.sarif, report)
+    if args.witness is not None:
+        _write_witness(args.witness, report)
     outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
     if args.json:
         show_json(report.as_dict() | {"outputs": outputs})
@@ -174,6 +185,50 @@ def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> 
         from matmill.testing.sarif import sarif  # noqa: PLC0415 — see run
 
         sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
+
+
+def _settings(args: argparse.Namespace, began: float) -> Settings:
+    """Return the orders in which the launch runs: one that is asked for, else as many as take as long as the first."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
+    from matmill.testing.findings import further_orders  # noqa: PLC0415 — see run
+    from matmill.testing.kernel import Settings  # noqa: PLC0415 — see run
+
+    if args.order is not None:
+        return Settings(races=not args.no_races, order=_read_order(args.order))
+    order = Order(args.schedule, late_lanes=bool(args.schedule % 2), late_copies=args.late_copies)
+    if args.orders is None and (order != Order() or args.no_races):
+        return Settings(races=not args.no_races, order=order)
+    most, since = (None, began) if args.orders is None else (max(args.orders - 1, 0), None)
+    return Settings(
+        races=not args.no_races,
+        order=order,
+        orders=lambda program, launch: islice(further_orders(program, launch), most),
+        since=since,
+    )
+
+
+def _read_order(path: Path) -> Order:
+    """Return the order in a witness's file."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
+
+    try:
+        order = json.loads(path.read_text(encoding="utf-8"))["order"]
+        ahead = order.pop("ahead", None)
+        return Order(**order, ahead=tuple(ahead) if ahead else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ArgumentError(
+            argument="--order", got=f"{str(path)!r}: {problem}", wanted="a file that --witness wrote", fix="Write one."
+        ) from problem
+
+
+def _write_witness(path: Path, report: LaunchReport) -> None:
+    """Write the shortest order that shows the report's first error, or else its first hazard."""
+    from matmill.testing.report import spelled  # noqa: PLC0415 — see run
+
+    shown = sorted(report.witnesses, key=lambda each: each[0].severity != "error")
+    order = spelled(shown[0][1]) if shown else {}
+    hazards = [str(hazard) for hazard, _ in shown[:1]] or [str(hazard) for hazard in report.hazards[:1]]
+    path.write_text(json.dumps({"order": order, "shows": hazards}) + "\n", encoding="utf-8")
 
 
 def _options(args: argparse.Namespace) -> list[str]:

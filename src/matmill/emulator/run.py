@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.scheduler import Scheduler
+from matmill.emulator.engine.schedule.warp_order import Order
 from matmill.emulator.engine.state.clusters import cluster_order
 from matmill.emulator.engine.state.dependent_launch import is_dependent, never_waited
 from matmill.emulator.engine.state.launch import LaunchContext, SourceFacts, check_launch, parameter_bytes
@@ -40,6 +41,7 @@ def run(
     races: bool = True,
     late_copies: bool = False,
     schedule: int = 0,
+    order: Order | None = None,
     counters: bool = True,
     threads: int | None = None,
     symbols: Symbols | None = None,
@@ -50,7 +52,8 @@ def run(
 
     ``races`` detects unordered accesses. ``late_copies`` lets asynchronous copies and wgmma take effect as late as
     their waits allow, instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them
-    together, other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python
+    together, other numbers are seeds of orders in which some run far ahead, and in half of which diverged lanes meet
+    late. ``order`` takes the place of ``schedule`` and ``late_copies``. ``threads`` is the number of Python
     threads, one by default: NumPy releases the interpreter lock only inside its loops, and two threads were not faster.
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
@@ -62,6 +65,7 @@ def run(
     match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
     """
     module = _parsed(module) if isinstance(module, str) else module
+    order = order or Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
     program = translate(module, launch.entry)
     space = AddressSpace(memory, note_stores=races, note_all=races and program.has_constant_loads)
     warps = -(-launch.threads_per_block // LANES)
@@ -79,7 +83,7 @@ def run(
         parameters=parameter_bytes(program, launch),
         detector=detector,
         counting=counters,
-        late_copies=late_copies,
+        late_copies=order.late_copies,
         source=source,
         own_waits=own_waits,
         workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
@@ -87,13 +91,15 @@ def run(
         else 0,
     )
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
-    if schedule:
-        clusters = np.random.default_rng(schedule).permutation(clusters)
+    if order.seed:
+        clusters = np.random.default_rng(order.seed).permutation(clusters)
+    if order.ahead is not None:
+        clusters = clusters[np.argsort(~(clusters == order.ahead[0]).any(axis=1), kind="stable")]
     batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
     shares = [batches[i::workers] for i in range(workers)]
-    pools = [_Pool(context, schedule) for _ in shares]
+    pools = [_Pool(context, order) for _ in shares]
     try:
         if workers == 1:
             pools[0].run(shares[0])
@@ -128,9 +134,9 @@ def _parsed(text: str) -> Module:
 class _Pool:
     """Runs batches one after another, but sets aside those that only spin: they may wait for a later one."""
 
-    def __init__(self, context: LaunchContext, schedule: int) -> None:
+    def __init__(self, context: LaunchContext, order: Order) -> None:
         self.context = context
-        self.schedule = schedule
+        self.order = order
         self.idle: dict[int, Scheduler] = {}
         self.machines: list[Machine] = []
         self.waiting: list[Scheduler] = []
@@ -140,7 +146,7 @@ class _Pool:
         if scheduler is None:
             machine = Machine(self.context, blocks)
             self.machines.append(machine)
-            scheduler = Scheduler(Interpreter(machine), schedule=self.schedule)
+            scheduler = Scheduler(Interpreter(machine), self.order)
         return scheduler
 
     def run(self, batches: list[NDArray[np.int64]]) -> None:

@@ -97,6 +97,7 @@ class Binder:
         self.memory = memory
         self.initcheck = initcheck
         self.bound: dict[tuple[Any, ...], Pointer] = {}
+        self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.images: dict[Texture | Surface, Pointer] = {}
 
     def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
@@ -106,6 +107,7 @@ class Binder:
         key = array_key(array)
         stored = stored and array.flags.writeable
         if key not in self.bound:
+            self.arrays.append((name, array))
             empty = array.flags.writeable and _unwritten(array)
             self.bound[key] = self.memory.bind(
                 name,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from matmill.emulator import Order
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3
 from matmill.testing.arguments import At
+from matmill.testing.findings import has_copies
 from matmill.testing.kernel import Settings, load
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
@@ -28,6 +30,7 @@ def emulate(
     initcheck: bool = False,
     late_copies: bool = False,
     schedule: int = 0,
+    orders: Sequence[Order] = (),
     pdl: bool = False,
     include: Iterable[str | Path] = (),
     options: Iterable[str] = (),
@@ -56,7 +59,8 @@ def emulate(
     warp itself must wait for the operands of ``wgmma``, as the PTX ISA requires. ``races`` detects data races,
     ``initcheck`` treats arrays that are all NaN (or all bits set) as unwritten memory and reports reads of it,
     ``late_copies`` delays the effect of asynchronous copies as long as their waits allow, and ``schedule`` is the seed
-    of another order of warps. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target``
+    of another order of warps, and ``orders`` are more in which it runs too: hazards that only they show, and results
+    that differ, are reported. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target``
     is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source line, reason.
 
     Raises :class:`~matmill.errors.ArgumentError` for arguments that contradict each other,
@@ -83,7 +87,13 @@ def emulate(
         strict=strict,
         initcheck=initcheck,
         symbols=symbols,
-        settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
+        settings=Settings(
+            races,
+            Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies),
+            (lambda program, _: [o for o in orders if o != Order(late_copies=True) or has_copies(program)])
+            if orders
+            else None,
+        ),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
     )
 

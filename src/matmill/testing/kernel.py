@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from matmill.cuda_source.unit import CompiledKernel, compile_unit
-from matmill.emulator import KernelFault, Memory, Module, parse, run
+from matmill.emulator import KernelFault, Memory, Module, Order, Report, parse, run
 from matmill.emulator.frontend.syntax import Function
+from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3, Launch
 from matmill.testing.arguments import Binder, bound_arguments, bound_symbols, unwritten_outputs
+from matmill.testing.findings import Findings, State
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, apply
 
@@ -24,11 +28,16 @@ _parsed = lru_cache(maxsize=32)(parse)
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an emulated launch: whether races are detected, when copies act, and the seed of the warps' order."""
+    """Settings of an emulated launch: whether races are detected, the orders of its warps, and how long they may take.
+
+    ``orders`` takes the program and the launch and returns further orders, for a first one without errors. If the
+    clock's time ``since`` when the caller works is set, they take no longer than all until then.
+    """
 
     races: bool = True
-    late_copies: bool = False
-    schedule: int = 0
+    order: Order = field(default_factory=Order)
+    orders: Callable[[EmulatedProgram, Launch], Iterable[Order]] | None = None
+    since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class PtxKernel:
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:
         """Run one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
-        unit = self.unit
+        unit, began = self.unit, time.perf_counter()
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
         arguments = bound_arguments(binder, args, unit.spelled, self.function.params, unit.parameters)
@@ -77,23 +86,29 @@ class PtxKernel:
             cluster=cluster,
             cooperative=cooperative,
         )
-        faulted = False
-        try:
-            report = run(
-                self.module,
-                launch,
-                memory,
-                symbols=bound_symbols(symbols or {}),
-                source=unit.statements,
-                own_waits=strict,
-                **asdict(settings),
-            )
-        except KernelFault as fault:
-            if fault.report is None:
-                raise
-            report, faulted = fault.report, True
+        variables = bound_symbols(symbols or {})
+
+        def in_order(order: Order, *, counters: bool = False) -> tuple[Report, bool]:
+            """Run the launch; the second value tells whether it ended early."""
+            try:
+                return run(
+                    self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
+                    races=settings.races, order=order, counters=counters,
+                ), False  # fmt: skip
+            except KernelFault as fault:
+                if fault.report is None:
+                    raise
+                return fault.report, True
+
+        state = State(binder, variables)
+        report, faulted = in_order(settings.order, counters=True)
         notes = () if faulted else unwritten_outputs(memory, unit.spelled)
-        hazards, suppressed = apply([*report.hazards, *notes], suppressions)
+        found = Findings(unit.spelled, [*report.hazards, *notes], settings.order)
+        if settings.orders is not None and not faulted and report.ok:
+            further, now = settings.orders(translate(self.module, self.function.name), launch), time.perf_counter()
+            until = math.inf if settings.since is None else 2 * now - settings.since
+            found.compare(further, in_order, state, took=now - began, until=until)
+        hazards, suppressed = apply(found.hazards, suppressions)
         return LaunchReport(
             report.counters,
             hazards,
@@ -109,6 +124,8 @@ class PtxKernel:
             suppressed=suppressed,
             strict=strict,
             faulted=faulted,
+            orders=found.orders,
+            witnesses=tuple((hazard, order) for hazard, order in found.witnesses.items() if hazard in hazards),
         )
 
 

@@ -62,7 +62,7 @@ class BlockBarriers:
         barrier: Barrier = end.detail
         if last - first != geometry.warp_count:
             return False
-        if self._order.schedule or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
+        if not self._order.order.together or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
             return False
         if not isinstance(barrier.number, Immediate):
             return False

@@ -14,7 +14,7 @@ from matmill.emulator.engine.schedule.splits import Splits
 from matmill.emulator.engine.schedule.thread_ends import finish_batch, tell_of_exits
 from matmill.emulator.engine.schedule.thread_names import end_instruction
 from matmill.emulator.engine.schedule.warp_meetings import WarpMeetings
-from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.schedule.warp_order import Order, WarpOrder
 from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
@@ -27,14 +27,14 @@ from matmill.emulator.report.hazards import KernelFault
 class Scheduler:
     """Runs one machine's batch to its end, or until only spinning warps are left."""
 
-    def __init__(self, interpreter: Interpreter, *, schedule: int) -> None:
+    def __init__(self, interpreter: Interpreter, order: Order) -> None:
         self.interpreter = interpreter
         self.machine = machine = interpreter.machine
         self.geometry = machine.geometry
         self.blocks = machine.program.blocks
         # By the block that follows, which belongs to one wait only.
         waits = {b.end.next: b.end for b in self.blocks if b.end.kind == "wait"}
-        self.order = WarpOrder(self.geometry, schedule)
+        self.order = WarpOrder(self.geometry, order)
         self.counters = counters = ProgramCounters(self.geometry.warp_count)
         self.warp_meetings = WarpMeetings(interpreter, counters, waits)
         self.lane_waits = LaneWaits(interpreter, counters, waits)
@@ -42,8 +42,8 @@ class Scheduler:
         self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
         self.stuck_warps = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
         self.calls = CallStack(interpreter)
-        # Half of the other orders let diverged lanes meet late, where the kernel can see it.
-        self.late = bool(schedule % 2) and machine.program.sees_convergence
+        # Only kernels that can see it let diverged lanes meet late.
+        self.late = order.late_lanes and machine.program.sees_convergence
 
     def begin(self, block_ids: Ints) -> None:
         """Start a batch of thread blocks, numbered ``block_ids`` in the grid: all threads are at the first block."""
@@ -56,7 +56,7 @@ class Scheduler:
         self.splits.begin()
         self.stuck_warps.begin()
         self.calls.begin()
-        self.order.shuffle()
+        self.order.begin()
 
     def run(self) -> bool:
         """Run until all threads are done (True), or until only warps that spin on memory are left (False)."""
