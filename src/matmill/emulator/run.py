@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -47,6 +48,7 @@ def run(
     symbols: Symbols | None = None,
     source: SourceFacts | None = None,
     own_waits: bool = False,
+    pdl_writes: Collection[str] | None = None,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -59,7 +61,8 @@ def run(
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
     bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
     the CUDA C++ has inside branches, and more; None means unknown. With ``own_waits`` the race detector treats a wait
-    for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper.
+    for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper. ``pdl_writes`` are
+    the names of the arrays that the launch before a dependent one writes; None means any.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
     match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
@@ -86,6 +89,7 @@ def run(
         late_copies=order.late_copies,
         source=source,
         own_waits=own_waits,
+        pdl_writes=pdl_writes,
         workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
         if launch.cooperative
         else 0,

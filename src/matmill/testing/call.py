@@ -32,6 +32,7 @@ def emulate(
     schedule: int = 0,
     orders: Sequence[Order] = (),
     pdl: bool = False,
+    pdl_writes: Sequence[str] | None = None,
     include: Iterable[str | Path] = (),
     options: Iterable[str] = (),
     target: str = "sm_90a",
@@ -58,10 +59,13 @@ def emulate(
     ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too, and each
     warp itself must wait for the operands of ``wgmma``, as the PTX ISA requires. ``races`` detects data races,
     ``initcheck`` treats arrays that are all NaN (or all bits set) as unwritten memory and reports reads of it,
-    ``late_copies`` delays the effect of asynchronous copies as long as their waits allow, and ``schedule`` is the seed
-    of another order of warps, and ``orders`` are more in which it runs too: hazards that only they show, and results
-    that differ, are reported. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target``
-    is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source line, reason.
+    ``late_copies`` delays the effect of asynchronous copies as long as their waits allow. ``schedule`` is the seed of
+    another order of warps, and ``orders`` are more in which it runs too: hazards that only they show, and results that
+    differ, are reported. ``pdl`` makes the launch a programmatic dependent one, whose threads must come after a
+    ``griddepcontrol.wait`` before they access arrays; ``pdl_writes`` are the parameters whose arrays the launch before
+    writes, so that others may be read at any time. ``include`` names folders of headers, ``options`` are NVRTC's
+    (``"-DN=4"``), ``target`` is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source
+    line, reason.
 
     Raises :class:`~matmill.errors.ArgumentError` for arguments that contradict each other,
     :class:`~matmill.errors.CompileError` with the compiler's log, and :class:`~matmill.errors.EmulationError` for an
@@ -84,6 +88,7 @@ def emulate(
         cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1),
         cooperative=cooperative,
         pdl=pdl,
+        pdl_writes=pdl_writes,
         strict=strict,
         initcheck=initcheck,
         symbols=symbols,

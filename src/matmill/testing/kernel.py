@@ -64,6 +64,7 @@ class PtxKernel:
         cluster: Dim3 = (1, 1, 1),
         cooperative: bool = False,
         pdl: bool = False,
+        pdl_writes: Sequence[str] | None = None,
         strict: bool = False,
         initcheck: bool = False,
         symbols: Mapping[str, object] | None = None,
@@ -93,7 +94,7 @@ class PtxKernel:
             try:
                 return run(
                     self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
-                    races=settings.races, order=order, counters=counters,
+                    races=settings.races, order=order, counters=counters, pdl_writes=pdl_writes,
                 ), False  # fmt: skip
             except KernelFault as fault:
                 if fault.report is None:

@@ -109,6 +109,11 @@ class _BulkForm:
     between: bool = False
 
     @property
+    def reads(self) -> bool:
+        """True if it only reads global memory."""
+        return self.loads or self.inner is None
+
+    @property
     def element_bytes(self) -> int:
         """The size of the elements that a reduction combines; 1 for copies."""
         return np.dtype(REDUCED[self.kind]).itemsize if self.kind else 1
@@ -305,7 +310,8 @@ class TensorCopy(_Copy):
         elif not self.form.loads and self.form.inner is not None:
             boxes = boxes.stored()
         memory = self._global(boxes, issue.columns)
-        self.unit.check_dependency(issue.columns, f"copies a box of the {tensor.pointer.name}")
+        name = tensor.pointer.name
+        self.unit.check_dependency(issue.columns, f"copies a box of the {name}", memory.name, reads=self.form.reads)
         if self.form.inner is None:
             return
         self._note_outside(boxes, issue, coordinates)
@@ -393,7 +399,11 @@ class BulkCopy(_Copy):
             unit.stop("misaligned", int(issue.columns[off[0]]), problem)
         copies.check(name)
         if not form.between:
-            unit.check_dependency(issue.columns, f"copies {int(size[0])} bytes of global memory")
+            memory = self.machine.space.find(int(issue.outer[0]))
+            array = "" if memory is None else memory.name
+            unit.check_dependency(
+                issue.columns, f"copies {int(size[0])} bytes of global memory", array, reads=form.reads
+            )
         if inner is None:
             for n, column in enumerate(issue.columns.tolist()):
                 unit.use_global(column, (int(issue.outer[n]), int(issue.outer[n] + size[n])), "read")

@@ -191,7 +191,10 @@ class AsyncCopy:
             self._watch(source, active, amount)
         dependency = machine.dependency
         if dependency is not None and dependency.left:
-            to.check_dependency(dependency, active & (amount > 0), source, "global")
+            read = active & (amount > 0)
+            memory = machine.space.find(int(source[read][0])) if read.any() else None
+            if memory is not None and dependency.concerns(memory.name, reads=True):
+                to.check_dependency(dependency, read, source, "global")
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1

@@ -150,7 +150,8 @@ class Access:
     def _check_dependency(self, dependency: GridDependency) -> None:
         addresses = self.addresses
         for piece in self.pieces:
-            if piece.region.kind == "global":
+            memory = piece.region.allocation
+            if memory is not None and dependency.concerns(memory.name, reads=self.kind == "read"):
                 self.check_dependency(
                     dependency, piece.active(addresses).reshape(-1), addresses.absolute(self.offset).reshape(-1)
                 )

@@ -105,10 +105,10 @@ class BulkUnit:
             self.stop("read-only", column, f"writes to {region.name}, which is read-only")
         return region
 
-    def check_dependency(self, columns: Ints, did: str) -> None:
-        """Report a thread that copies from or to global memory before it has waited for the preceding grid."""
+    def check_dependency(self, columns: Ints, did: str, array: str, *, reads: bool) -> None:
+        """Report a thread that copies from or to an array before it has waited for the preceding grid."""
         dependency = self.machine.dependency
-        if dependency is not None and dependency.left:
+        if dependency is not None and dependency.left and dependency.concerns(array, reads=reads):
             unmet = dependency.unmet(columns)
             if unmet is not None:
                 dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
@@ -137,6 +137,8 @@ class BulkUnit:
                 self.check_written(int(columns[copy]), block, chunks)
             self.touch(agents[copy], "write", block, chunks)
         everything = np.concatenate([np.zeros(0, np.int64), *landing.chunks])
+        if machine.dependency is not None:
+            machine.dependency.release_each(barriers, columns)
 
         def land() -> None:
             act()

@@ -135,6 +135,8 @@ class ViewAccess(Generic[Kind]):
         dependency = self.machine.dependency
         if dependency is None or not dependency.left:
             return
+        if not dependency.concerns(view.allocation.name, reads=self.kind == "read"):
+            return
         lane = dependency.first_unmet(self.lanes, chosen)
         if lane is not None:
             did = f"{_VERBS[self.kind]} {width} bytes at {self._describe(view, int(offset[lane]))}"

@@ -13,6 +13,7 @@ from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.splits import Splits
 from matmill.emulator.engine.schedule.thread_names import end_instruction, who
 from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.program_counters import BARRIER, DONE, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
@@ -68,6 +69,9 @@ class BlockBarriers:
             return False
         machine.tally.barriers += geometry.warp_count
         machine.progress += 1
+        if machine.dependency is not None:
+            for index in range(geometry.blocks) if machine.dependency.left else ():
+                self._come_after(machine.dependency, np.arange(geometry.warps) * geometry.blocks + index)
         if machine.detector is not None:
             ids = machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
             machine.detector.barriers(ids.T)
@@ -91,7 +95,10 @@ class BlockBarriers:
         if barrier.mode == "arrive":
             for warp, launched in zip(warps.tolist(), machine.warp_ids(warps).tolist(), strict=True):
                 arrival = machine.detector.arrival(launched) if machine.detector is not None else None
-                self._arrived.setdefault((int(geometry.block_of_warp[warp]), number), []).append(arrival)
+                key = int(geometry.block_of_warp[warp]), number
+                self._arrived.setdefault(key, []).append(arrival)
+                if machine.dependency is not None:
+                    machine.dependency.release(("bar", *key), warp * LANES + np.arange(LANES))
         wanted = 0
         if barrier.threads is not None:
             wanted = int(self._interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
@@ -161,11 +168,20 @@ class BlockBarriers:
         reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction, warps, waiting[roles])
+        if machine.dependency is not None:
+            columns = self._come_after(machine.dependency, warps)
+            machine.dependency.acquire(("bar", index, number), columns)
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
         # Exited threads count as arrived, except for a barrier that counts threads (PTX ISA, "bar, barrier").
         met = warps if wanted else np.arange(geometry.warps) * geometry.blocks + index
         return machine.warp_ids(met)
+
+    def _come_after(self, dependency: GridDependency, warps: Ints) -> Ints:
+        """Let all threads of warps that meet come after the preceding grid if one does; return these threads."""
+        columns: Ints = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
+        dependency.meet(columns)
+        return columns
 
     def _exists(self, index: int) -> Flags:
         """Return the threads that exist in a thread block of the batch: bool[its warps, 32]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,8 +66,8 @@ class LaunchContext:
 
     ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
-    ``source`` and ``own_waits`` are as for ``run``. ``workspace`` is the address of the memory with which a
-    cooperative launch synchronizes its grid, 0 in other launches.
+    ``source``, ``own_waits`` and ``pdl_writes`` are as for ``run``. ``workspace`` is the address of the memory with
+    which a cooperative launch synchronizes its grid, 0 in other launches.
     """
 
     program: EmulatedProgram
@@ -82,6 +82,7 @@ class LaunchContext:
     source: SourceFacts | None = None
     own_waits: bool = False
     workspace: int = 0
+    pdl_writes: Collection[str] | None = None
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)
     waits: GridWaits = field(default_factory=GridWaits)

@@ -93,7 +93,11 @@ class Machine:
         self.swizzles = SwizzleMarks(stride * blocks)
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
-        self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
+        self.dependency = (
+            GridDependency(launch, self.geometry, self.hazards, context.waits, context.pdl_writes)
+            if launch.pdl
+            else None
+        )
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
