@@ -79,7 +79,7 @@ class UnsetFlow:
 
     def __call__(self) -> None:
         """Pass marks on, and report uses."""
-        if self.unset.live.isdisjoint(self.slots):
+        if not self.unset.marked(self.slots, self.lanes):
             return
         active, name = self.participants().reshape(-1), self.i.name
         marks = [self._marks(slot) for slot in self.sources]
@@ -89,11 +89,12 @@ class UnsetFlow:
         elif name in _MEMORY:
             self._use([guard], active, "depends on")
         self._use([self._marks(slot) for slot in self.addresses], active, "takes as an address")
-        if self.results:
-            sets = name in _USES or name in _COLLECTIVE or name in _MEMORY
-            each = [self._marks(None)] * len(self.results) if sets else self._passed(marks, guard)
-            columns = self.lanes.columns[active]
-            for slot, (bits, origins) in zip(self.results, each, strict=True):
+        columns = self.lanes.columns[active]
+        if name in _USES or name in _COLLECTIVE or name in _MEMORY:
+            for slot in self.unset.live.keys() & set(self.results):
+                self.unset.set(slot, columns, self.unset.of(None, columns))
+        elif self.results:
+            for slot, (bits, origins) in zip(self.results, self._passed(marks, guard), strict=True):
                 self.unset.set(slot, columns, (bits[active], origins[active]))
 
     def _marks(self, slot: Slot | None) -> Marks:
@@ -101,15 +102,16 @@ class UnsetFlow:
         return self.unset.of(slot, self.lanes.columns)
 
     def _use(self, marks: list[Marks], active: Mask, did: str) -> None:
-        for each in marks:
+        for each in (each for each in marks if each[0].any()):
             self.unset.report(self.lanes, each, active, did, self.i)
 
     def _products(self) -> list[Marks]:
         """Return the marks of wgmma's registers: those of D do not matter where it starts from zero."""
         if not self.products:
             return []
-        adds, sums = np.broadcast_to(self.rows[-1], self.lanes.count), set(self.results)
-        each = ((slot, self._marks(slot)) for slot in self.products)
+        adds, sums = np.asarray(self.rows[-1]), set(self.results)
+        live = [slot for slot in self.products if slot in self.unset.live and (slot not in sums or adds.any())]
+        each = ((slot, self._marks(slot)) for slot in live)
         return [(bits * adds.astype(np.uint64) if slot in sums else bits, origins) for slot, (bits, origins) in each]
 
     def _passed(self, marks: list[Marks], guard: Marks) -> list[Marks]:
@@ -236,7 +238,7 @@ def _mark_loaded(access: Access, unset: UnsetValues, piece: Piece, results: tupl
 def store_marks(access: Access, values: tuple[Slot | None, ...]) -> None:
     """Mark shared and local memory that a store has filled with marked values, and report stores to global memory."""
     unset, addresses = access.machine.unset, access.addresses
-    if unset is None or unset.live.isdisjoint(values):
+    if unset is None or not unset.marked([v for v in values if v is not None], addresses.lanes):
         return
     whole = np.uint64(2 ** (8 * access.element) - 1)
     # Padding is copied with its neighbours: only what has no bit with a value counts.

@@ -7,6 +7,7 @@ an instruction on which something depends is reported (``unset_flow``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.row import Mask
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.register_rows import RegisterLayout, file_of
 from matmill.emulator.report.hazards import HazardLog
 
@@ -34,16 +36,17 @@ class _Origin:
 
 
 class UnsetValues:
-    """The marks of one batch's registers; ``live`` are the rows that have any.
+    """The marks of one batch's registers; ``live`` are the rows that have any, with their warps as bits.
 
     ``stores`` counts stores of marked values to memory, whose bytes are then marked there.
     """
 
     def __init__(self, layout: RegisterLayout, columns: int, kernel: str, hazards: HazardLog) -> None:
-        self.live: set[Slot] = set()
+        self.live: dict[Slot, int] = {}
         self.stores = 0
         self._kernel, self._hazards, self._columns = kernel, hazards, columns
         self._rows: dict[Slot, Marks] = {}
+        self._nothing: Marks = np.zeros(columns, np.uint64), np.zeros(columns, np.uint16)
         self._numbers: dict[object, int] = {}
         self._origins: list[_Origin] = [_Origin("", "")]
         self._first = {
@@ -58,26 +61,37 @@ class UnsetValues:
         self.live.clear()
         self._rows.clear()
         for slot, origin in self._first.items():
-            every = np.arange(self._columns)
-            self.set(slot, every, (np.full(self._columns, ALL), np.full(self._columns, origin, np.uint16)))
+            self._rows[slot] = np.full(self._columns, ALL), np.full(self._columns, origin, np.uint16)
+            self.live[slot] = (1 << self._columns // LANES) - 1
+
+    def marked(self, slots: Iterable[Slot], lanes: Lanes) -> bool:
+        """Tell whether any of some registers has marks in the warps of some lanes."""
+        live = self.live
+        if live.keys().isdisjoint(slots):
+            return False
+        warps = sum(1 << warp for warp in lanes.warps.tolist())
+        return any(live.get(slot, 0) & warps for slot in slots)
 
     def of(self, slot: Slot | None, columns: NDArray[np.int64]) -> Marks:
         """Return the marks of some threads' register; None stands for an operand that is none."""
         if slot is None or slot not in self.live:
-            return np.zeros(len(columns), np.uint64), np.zeros(len(columns), np.uint16)
+            return self._nothing[0][: len(columns)], self._nothing[1][: len(columns)]
         bits, origins = self._rows[slot]
         return bits[columns], origins[columns]
 
     def set(self, slot: Slot, columns: NDArray[np.int64], marks: Marks) -> None:
         """Replace the marks of some threads' register."""
+        if slot not in self.live and not marks[0].any():
+            return
         if slot not in self._rows:
             self._rows[slot] = np.zeros(self._columns, np.uint64), np.zeros(self._columns, np.uint16)
         bits, origins = self._rows[slot]
         bits[columns], origins[columns] = marks
-        if bits.any():
-            self.live.add(slot)
+        warps = int.from_bytes(np.packbits(bits.reshape(-1, LANES).any(axis=1), bitorder="little").tobytes(), "little")
+        if warps:
+            self.live[slot] = warps
         else:
-            self.live.discard(slot)
+            self.live.pop(slot, None)
 
     def loaded(self, i: Instruction, element: int, kind: str, where: str) -> int:
         """Return the number of the origin of an element that an instruction reads from memory without a value."""
