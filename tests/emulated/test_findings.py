@@ -69,6 +69,9 @@ else {{
   wait(&b);
   y[t] = s[t];
 }}"""
+FLAG = """__shared__ float s[64]; __shared__ int f; if (t == 0) f = 0; __syncthreads();
+if (t == 32) {{ s[32] = x[t]; {fence} {set} }}
+if (t == 0) {{ while ({poll}); {fence} y[0] = s[32]; }} else y[t] = 33;"""
 ARRIVE, SYNC = (f'asm volatile("bar.{how} 1, {{}};" ::: "memory");' for how in ("arrive", "sync"))
 ROLES = "__shared__ float s[64]; if (t < 32) {{ {first} }} else {{ {second} }}"
 BULK_LOAD = """BULK y[t + 64] = t; {writer} __syncthreads();
@@ -238,6 +241,31 @@ MISTAKES = {
         text="which its mask 0x55555555 does not name",
         answer=[t + (t ^ 1) for t in range(64)],
         settings={"schedule": 1},
+    ),
+    "a volatile flag without a fence": Mistake(
+        kind="race",
+        wrong=FLAG.format(fence="", set="*(volatile int*)&f = 1;", poll="*(volatile int*)&f == 0"),
+        right=FLAG.format(
+            fence="__threadfence_block();", set="*(volatile int*)&f = 1;", poll="*(volatile int*)&f == 0"
+        ),
+        text="k::s[32] + 0 B in shared memory",
+        answer=np.full(64, 33),
+    ),
+    "a flag that an atomic polls": Mistake(
+        kind="race",
+        wrong=FLAG.format(fence="__threadfence_block();", set="f = 1;", poll="atomicAdd(&f, 0) == 0"),
+        right=FLAG.format(fence="__threadfence_block();", set="*(volatile int*)&f = 1;", poll="atomicAdd(&f, 0) == 0"),
+        text="k::f + 0 B in shared memory",
+        answer=np.full(64, 33),
+    ),
+    "warps in lockstep": Mistake(
+        kind="race",
+        wrong="__shared__ volatile float v[64]; v[t] = 1;\n"
+        "for (int d = 32; d > 0; d /= 2) if (t < d) v[t] += v[t + d];\ny[t] = 64; if (t == 0) y[0] = v[0];",
+        right="__shared__ volatile float v[64]; v[t] = 1;\nfor (int d = 32; d > 0; d /= 2) { __syncthreads(); "
+        "if (t < d) v[t] += v[t + d]; }\ny[t] = 64; if (t == 0) y[0] = v[0];",
+        text="v[32] in shared memory",
+        answer=np.full(64, 64),
     ),
 }
 

@@ -19,6 +19,7 @@ from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.liveness import keep_registers
 from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
+from matmill.emulator.program.polled import flag_accesses
 from matmill.emulator.program.register_rows import RegisterLayout, file_of, lay_out
 from matmill.emulator.program.special_registers import reserved_bytes
 from matmill.emulator.program.waits import Barrier
@@ -40,7 +41,7 @@ class EmulatedProgram:
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
     compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache, ``has_calls`` of
     calls that are not inlined. ``sees_convergence`` says that the program reads which lanes of a warp run together, and
-    has no instruction for which they must.
+    has no instruction for which they must. ``flags`` are accesses of flags in shared memory.
     """
 
     entry: Function
@@ -71,6 +72,7 @@ class EmulatedProgram:
     has_constant_loads: bool
     has_calls: bool
     sees_convergence: bool
+    flags: frozenset[Instruction]
 
     @property
     def has_unset_values(self) -> bool:
@@ -195,10 +197,15 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         stack=flat.stack,
         compared=compared_loads(instructions),
         has_calls=any(block.end.kind == "call" for block in blocks),
+        flags=flag_accesses(blocks, arrays_of_accesses(blocks)) if _has_volatile(instructions) else frozenset(),
         sees_convergence=any(i.name == "activemask" for i in instructions)
         and not any("aligned" in i.modifiers and i.name not in {"bar", "barrier"} for i in instructions),
         has_constant_loads=any(i.name == "ld" and "nc" in i.modifiers for i in instructions),
     )
+
+
+def _has_volatile(instructions: list[Instruction]) -> bool:
+    return any("volatile" in i.modifiers and "shared" in i.modifiers for i in instructions)
 
 
 def _may_depend_on_order(i: Instruction) -> bool:
