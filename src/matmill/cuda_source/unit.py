@@ -331,6 +331,7 @@ def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> Compile
         )
     install = _INSTALL + (" nvidia-curand has curand_kernel.h." if any("curand" in m for m in gathered.missing) else "")
     missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {install}"
+    host = f" These were left out as host headers: {', '.join(gathered.host)}." if gathered.host else ""
     reference = _REFERENCE.search(log)
     removed = (
         f"CUDA 12 has removed {reference[1]} references ({reference[1]}<...>): pass a "
@@ -342,6 +343,6 @@ def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> Compile
         argument=gathered.files[0][0],
         got=f"device code that does not compile for {target}",
         wanted="CUDA C++ that NVRTC accepts",
-        fix=f"{removed}The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}".rstrip(),
+        fix=f"{removed}The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}{host}".rstrip(),
         log=log,
     )
