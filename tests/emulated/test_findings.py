@@ -350,3 +350,34 @@ def test_lanes_that_meet_late_are_counted_all(schedule: int) -> None:
     assert matmill.emulate(source, "k", 1, 32, x, y, 40, schedule=schedule).hazards == ()
     assert sorted(y[[t for t in range(32) if t % 3]]) == list(range(21))
     assert y[63] == 21
+
+
+WORDS = {
+    "a byte far from any buffer": (
+        "((char*)y)[(1ll << 33) + t] = 1;",
+        "writes 1 byte at no buffer, 8589933568 B behind the end of y (1024 B)",
+    ),
+    "the end of shared memory": (
+        "__shared__ float s[64]; volatile float* p = s; p[t + 64] = 1;",
+        "byte 256 of 256 B of shared memory, 0 B behind the end of k::s (256 B)",
+    ),
+    "dynamic shared memory": (
+        "extern __shared__ float d[]; d[n] = t; if (t == 0) y[0] = d[t + n];",
+        ", d + 160 B: write",
+    ),
+    "warps that did not come": (
+        """__shared__ float s[96]; s[t] = t;
+        if (t < 64) asm volatile("bar.sync 1, 64;" ::: "memory");
+        y[t] = s[95 - t];""",
+        "with nothing that orders them: only warps 0, 1 came to 'bar.sync 1, 64;' (kernel.cu:",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words(name: str) -> None:
+    body, text = WORDS[name]
+    x, y = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    source = f"__global__ void k(const float* x, float* y, int n) {{ const int t = threadIdx.x;\n{body}\n}}"
+    report = matmill.emulate(source, "k", 1, 96, x, y, 40, shared=1024 if "extern" in body else 0)
+    assert any(text in hazard.message for hazard in report.hazards), report.hazards

@@ -24,9 +24,10 @@ from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.heap import Heap
+from matmill.emulator.program.ordering import ordering_of
 from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
-from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch, coordinates
 
@@ -202,7 +203,7 @@ def _totals(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLo
             key = (misuse.instruction, misuse.other)
             hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
     if context.detector is not None:
-        _report_races(context.detector, program, launch, context.space, hazards)
+        _report_races(context.detector, context, hazards)
     return tally, hazards
 
 
@@ -218,6 +219,29 @@ def _detector(program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_b
     )
 
 
+def _hint(race: Race, context: LaunchContext) -> str:
+    """Return what a race lacks: warps at a barrier between its accesses, or a fence in one of two blocks."""
+    program = context.program
+    (one, first), (two, second) = race.first_thread, race.second_thread
+    if one == two:
+        warps = {first // LANES, second // LANES}
+        low, high = sorted((race.first_where, race.second_where))
+        for barrier, groups in context.meetings.items():
+            if low <= program.index_of(barrier) <= high and not any(warps <= set(group) for group in groups):
+                came = ", ".join(map(str, min(groups)))
+                return f": only warps {came} came to {barrier.text!r} ({barrier.location}) together"
+        return ""
+    if not program.has_releases:
+        return ""
+    low, high = sorted((race.first_where, race.second_where))
+    orders = [ordering_of(i) for i in program.instructions[low:high]]
+    fences = [o for o in orders if o is not None and o.wide and (o.release or o.acquire)]
+    if len(fences) > 1 or any(o.release and o.acquire and not o.sc for o in fences):
+        return " (both blocks have fences: one must read, before its own, what the other sets behind its own)"
+    # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
+    return " (a block that passes on data and the one that takes it up each need a fence)"
+
+
 # The explanation of a race, by its kind.
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
@@ -228,10 +252,9 @@ _WHY = {
 }
 
 
-def _report_races(
-    detector: RaceDetector, program: EmulatedProgram, launch: Launch, space: AddressSpace, hazards: HazardLog
-) -> None:
+def _report_races(detector: RaceDetector, context: LaunchContext, hazards: HazardLog) -> None:
     """Add races as hazards, with their source lines and buffers."""
+    program, launch, space = context.program, context.launch, context.space
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
@@ -245,9 +268,8 @@ def _report_races(
             for kind, (b, t), i in parties
         )
         why = _WHY.get(f"{race.kind} {race.space}") or _WHY.get(race.kind, "with nothing that orders them")
-        if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
-            # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
-            why += " (a block that passes on data and the one that takes it up each need a fence)"
+        if race.kind == "race":
+            why += _hint(race, context)
         message = f"{launch.kernel}: {where}: {one} and {two}, {why}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

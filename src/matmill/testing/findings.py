@@ -56,14 +56,9 @@ class Findings:
         self.orders = 1
 
     def compare(
-        self,
-        orders: Iterable[Order],
-        run: Callable[[Order], tuple[Report, bool]],
-        state: State,
-        *,
-        took: float,
-        until: float,
-    ) -> None:
+        self, orders: Iterable[Order], run: Callable[[Order], tuple[Report, bool]], state: State,
+        *, took: float, until: float,
+    ) -> None:  # fmt: skip
         """Run further orders on the arrays as they were before the launch, until the clock says ``until``.
 
         ``took`` is the time of the first one. Afterwards the arrays have the results of the first order.

@@ -88,7 +88,7 @@ class LaunchReport(Report):
             yield ""
             yield str(group[0])
             if len(group) > 1:
-                yield f"  and {len(group) - 1} more in copies of the same lines"
+                yield f"  {len(group)} times, in copies of the same lines"
             for location in locations:
                 if location in self.source:
                     yield f"  {location}  {clipped(self.source[location], width)}"
@@ -152,12 +152,13 @@ def clipped(line: str, width: int) -> str:
 
 
 def count_hazards(hazards: Sequence[Hazard]) -> str:
-    """Describe the number of hazards of each severity.
+    """Describe the number of hazards of each severity; those of the same lines are one.
 
     >>> count_hazards([])
     'no hazards'
     """
-    counts = {each: sum(hazard.severity == each for hazard in hazards) for each in _LEVELS}
+    findings = [group[0] for group, _ in grouped(hazards)]
+    counts = {each: sum(hazard.severity == each for hazard in findings) for each in _LEVELS}
     parts = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
     return ", ".join(parts) or "no hazards"
 

@@ -66,6 +66,11 @@ def _demangler() -> Callable[..., int | None] | None:
     return demangle
 
 
+def byte_count(count: int) -> str:
+    """Return "1 byte" or "4 bytes"."""
+    return f"{count} byte{'s' if count != 1 else ''}"
+
+
 def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> str:
     """Return the element at a byte offset of an array, stored by rows; a byte inside an element is named too.
 

@@ -380,15 +380,9 @@ class _Parser(OperandReader):
         return self._located(words, operands, guard, text, negated=negated, line=token.line)
 
     def _located(
-        self,
-        words: tuple[str, tuple[str, ...]],
-        operands: tuple[PtxOperand, ...],
-        guard: Register | None,
-        text: str,
-        *,
-        negated: bool,
-        line: int,
-    ) -> Instruction:
+        self, words: tuple[str, tuple[str, ...]], operands: tuple[PtxOperand, ...], guard: Register | None, text: str,
+        *, negated: bool, line: int,
+    ) -> Instruction:  # fmt: skip
         """Return an instruction at the current source line."""
         now = self.locations
         if words[0] == "ld" and "param" in words[1]:

@@ -263,7 +263,7 @@ class AddressSpace:
         return None
 
     def describe(self, address: int) -> str:
-        """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer, …"."""
         if address < 8 * ALIGNMENT or address in self.images:
             return str(self.images.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1
@@ -276,7 +276,12 @@ class AddressSpace:
         if at + 1 < len(self.starts) and self.starts[at + 1] - address <= GUARD:
             near = self.allocations[at + 1]
             return f"{near.start - address} B before {near.name} ({near.size} B)"
-        return "no buffer"
+        nearest = [a for a in self.allocations[max(at, 0) : at + 2] if a.size]
+        if not nearest:
+            return "no buffer"
+        distance, near = min(((max(a.start - address, address - a.end), a) for a in nearest), key=lambda each: each[0])
+        side = "before" if address < near.start else "behind the end of"
+        return f"no buffer, {distance} B {side} {near.name} ({near.size} B)"
 
 
 def _span(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:

@@ -31,31 +31,19 @@ def flag_accesses(blocks: Sequence[Block], arrays: dict[Instruction, Variable]) 
 
 
 def _polled(block: Block, blocks: Sequence[Block]) -> Iterable[Instruction]:
-    """Return the loads and atomics of a block that decide whether it runs again with nothing stored in between."""
-    guard = block.end.guard
-    if guard is None or block.number not in _loop(block, blocks):
+    """Yield the loads and atomics of a block that decide whether it runs again with nothing stored in between."""
+    back = [n for n in block.end.successors() if n <= block.number]
+    stores = (
+        a.instruction.name == "st" for n in back[:1] for each in blocks[n : block.number + 1] for a in each.actions
+    )
+    if block.end.guard is None or not back or any(stores):
         return
-    wanted: set[Register] = {guard}
+    wanted: set[Register] = {block.end.guard}
     for action in reversed(block.actions):
+        i = action.instruction
         if wanted.isdisjoint(action.written):
             continue
-        i = action.instruction
         if i.name in {"ld", "atom"} and "shared" in {m.partition("::")[0] for m in i.modifiers}:
             yield i
         elif i.name in _FOLLOWED:
             wanted.update(action.read)
-
-
-def _loop(block: Block, blocks: Sequence[Block]) -> set[int]:
-    """Return the blocks that a short way from the end of a block leads to, without any store on it."""
-    reached: set[int] = set()
-    ahead = [n for n in block.end.successors() if n <= block.number]
-    while ahead and len(reached) <= len(blocks):
-        number = ahead.pop()
-        if number in reached or not 0 <= number <= block.number:
-            continue
-        if any(action.instruction.name == "st" for action in blocks[number].actions):
-            continue
-        reached.add(number)
-        ahead += blocks[number].end.successors()
-    return reached

@@ -95,7 +95,18 @@ class EmulatedProgram:
             if variable.space == space and offset <= address < min(offset + variable.size or end, end):
                 return f"{self.element(variable, address - offset)} in {space} memory"
         base = SHARED_BASE if space == "shared" else 0
-        return f"byte {address - base} of {end - base} B of {space} memory"
+        return f"byte {address - base} of {end - base} B of {space} memory{self._beside(space, address, end)}"
+
+    def _beside(self, space: str, address: int, end: int) -> str:
+        """Describe an address by the array before it: the dynamic one that it is in, or one that ends there."""
+        before = [(offset, v) for v, offset in self.offsets.items() if v.space == space and offset <= address]
+        if not before:
+            return ""
+        offset, variable = max(before, key=lambda each: each[0])
+        size = variable.size or end - offset
+        if address < offset + size:
+            return f", {variable.spelled} + {address - offset} B"
+        return f", {address - offset - size} B behind the end of {variable.spelled} ({size} B)"
 
     def element(self, variable: Variable, offset: int) -> str:
         """Return the element of a variable at a byte offset if its extents are known, else the offset itself."""

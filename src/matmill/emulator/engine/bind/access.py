@@ -12,6 +12,7 @@ from matmill.emulator.engine.bind.addresses import Addresses, Piece
 from matmill.emulator.engine.bind.race_watch import RaceWatch
 from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.frontend.names import byte_count
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
@@ -56,7 +57,7 @@ class Access:
         self.width = element * vector
         self.kind = kind
         verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[kind]
-        self._doing = f"{verb} {self.width} bytes at"
+        self._doing = f"{verb} {byte_count(self.width)} at"
         self.counted_as = kind
         self.ordering = Ordering() if instruction in machine.program.compared else access_ordering(instruction)
         self.epoch = -1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
+from matmill.emulator.frontend.names import byte_count
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation
 
@@ -69,9 +70,10 @@ def check_constant(access: Access, vector: int) -> None:
             changed &= piece.mask
         if changed.any():
             lane, machine = int(np.flatnonzero(changed)[0]), access.machine
+            thread = access.addresses.lanes.thread_name(lane)
             address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
             message = (
-                f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {access.width} bytes at "
+                f"{machine.launch.kernel}: {thread} reads {byte_count(access.width)} at "
                 f"{machine.space.describe(address)} through the read-only cache, which does not see the stores of this "
                 f"launch ({', '.join(memory.stores)}), in {access.instruction.text!r}: read it by a plain load"
             )
@@ -95,7 +97,7 @@ def check_copied(access: Access, source: Row, amount: Row) -> None:
 def _report(access: Access, lane: int, address: int, space: str, kind: str) -> None:
     machine = access.machine
     message = (
-        f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {access.width} bytes at "
+        f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {byte_count(access.width)} at "
         f"{machine.describe(space, address)} that nothing was stored to, in {access.instruction.text!r}"
     )
     machine.hazards.add(f"uninitialised-{kind}", access.where, message, access.instruction)

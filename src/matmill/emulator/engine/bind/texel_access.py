@@ -65,7 +65,7 @@ class ViewAccess(Generic[Kind]):
         view = self.machine.space.images.get(handle)
         if view is None:
             there = self.machine.describe("generic", handle)
-            known = "no handle of this launch" if there == "no buffer" else there
+            known = "no handle of this launch" if there.startswith("no buffer") else there
             raise self.fault("texture", self.first(chosen), f"uses {handle:#x}, {known}, as a {wanted}")
         if not isinstance(view.image, self.image):
             raise self.fault("texture", self.first(chosen), f"uses {view} as a {wanted}")

@@ -8,6 +8,7 @@ atomics and matrix products must not have marked operands.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.access import Access
-from matmill.emulator.engine.bind.addresses import Piece
 from matmill.emulator.engine.lanes import Lanes, by_warp, shuffle_source
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.unset import ALL, UNSET, Marks, Slot, UnsetValues, unset_slots
@@ -203,21 +203,12 @@ def flow_of(bound: Bound, action: Action) -> UnsetFlow | None:
 
 def mark_loaded(access: Access, results: tuple[Slot | None, ...]) -> None:
     """Mark registers that a load fills with bytes of shared or local memory that have no value."""
-    unset = access.machine.unset
-    if unset is None:
-        return
-    for piece in access.pieces:
-        if piece.region.written is not None and piece.region.kind in {"shared", "local"}:
-            _mark_loaded(access, unset, piece, results)
-
-
-def _mark_loaded(access: Access, unset: UnsetValues, piece: Piece, results: tuple[Slot | None, ...]) -> None:
-    addresses, region = access.addresses, piece.region
-    first = piece.start >> access.shift
-    for i, slot in enumerate(results):
-        if slot is None or region.written is None:
+    unset, addresses = access.machine.unset, access.addresses
+    for piece, (i, slot) in product(access.pieces, enumerate(results)):
+        region = piece.region
+        if unset is None or slot is None or region.written is None or region.kind not in {"shared", "local"}:
             continue
-        at = (first + i + piece.index) << access.shift
+        at = ((piece.start >> access.shift) + i + piece.index) << access.shift
         # Local memory has a value where a store has put one; what shared memory lacks is reported at once.
         least = 0 if region.kind == "local" else UNSET
         bits = np.zeros(len(at), np.uint64)

@@ -174,6 +174,9 @@ class BlockBarriers:
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
         # Exited threads count as arrived, except for a barrier that counts threads (PTX ISA, "bar, barrier").
+        if wanted:
+            for end in ends:
+                machine.context.meetings.setdefault(end_instruction(end), set()).add(tuple(roles.tolist()))
         met = warps if wanted else np.arange(geometry.warps) * geometry.blocks + index
         return machine.warp_ids(met)
 

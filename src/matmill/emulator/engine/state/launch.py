@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.state.dependent_launch import GridWaits
 from matmill.emulator.engine.state.map_changes import MapChanges
-from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import EmulatedProgram
@@ -67,7 +67,8 @@ class LaunchContext:
     ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
     ``source``, ``own_waits`` and ``pdl_writes`` are as for ``run``. ``workspace`` is the address of the memory with
-    which a cooperative launch synchronizes its grid, 0 in other launches.
+    which a cooperative launch synchronizes its grid, 0 in other launches. ``meetings`` has, by its instruction, the
+    warps that came together to a barrier which does not wait for the whole block.
     """
 
     program: EmulatedProgram
@@ -83,6 +84,7 @@ class LaunchContext:
     own_waits: bool = False
     workspace: int = 0
     pdl_writes: Collection[str] | None = None
+    meetings: dict[Instruction, set[tuple[int, ...]]] = field(default_factory=dict)
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)
     waits: GridWaits = field(default_factory=GridWaits)

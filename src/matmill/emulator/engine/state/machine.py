@@ -112,15 +112,10 @@ class Machine:
             else None
         )
         self._local_written = np.zeros_like(self._local) if self.unset is not None else None
+        written = words(self._local_written) if self._local_written is not None else None
         self._own = {
             "shared": self.shared,
-            "local": Region(
-                "local",
-                0,
-                program.local_bytes,
-                words(self._local),
-                written=words(self._local_written) if self._local_written is not None else None,
-            ),
+            "local": Region("local", 0, program.local_bytes, words(self._local), written=written),
             "param": Region("param", 0, program.parameter_bytes, words(context.parameters)),
         }
         self._regions: dict[str, Region] = {}

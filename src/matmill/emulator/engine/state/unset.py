@@ -8,7 +8,6 @@ an instruction on which something depends is reported (``unset_flow``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +28,6 @@ UNSET = 2
 ALL = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
-class _Origin:
-    kind: str
-    text: str
-
-
 class UnsetValues:
     """The marks of one batch's registers; ``live`` are the rows that have any, with their warps as bits.
 
@@ -48,7 +41,8 @@ class UnsetValues:
         self._rows: dict[Slot, Marks] = {}
         self._nothing: Marks = np.zeros(columns, np.uint64), np.zeros(columns, np.uint16)
         self._numbers: dict[object, int] = {}
-        self._origins: list[_Origin] = [_Origin("", "")]
+        # The kind of a finding and the text for each origin.
+        self._origins: list[tuple[str, str]] = [("", "")]
         self._first = {
             (file_of(register), layout.rows[register]): self._origin(
                 register, "uninitialised-register", f"a variable that was given no value (register {register.name})"
@@ -100,19 +94,17 @@ class UnsetValues:
     def _origin(self, key: object, kind: str, text: str) -> int:
         if key not in self._numbers:
             self._numbers[key] = len(self._origins)
-            self._origins.append(_Origin(kind, text))
+            self._origins.append((kind, text))
         return self._numbers[key]
 
     def report(self, lanes: Lanes, marks: Marks, active: Mask, did: str, i: Instruction) -> None:
         """Report the first of the ``active`` lanes that has marked bits in a value that an instruction uses."""
         used = np.flatnonzero(active & (marks[0] != 0))
         if len(used):
-            origin = self._origins[int(marks[1][used[0]])]
-            message = (
-                f"{self._kernel}: {lanes.thread_name(int(used[0]))} {did} what nothing has set: {origin.text}, "
-                f"in {i.text!r}"
-            )
-            self._hazards.add(origin.kind, i, message, i)
+            kind, origin = self._origins[int(marks[1][used[0]])]
+            thread = lanes.thread_name(int(used[0]))
+            message = f"{self._kernel}: {thread} {did} what nothing has set: {origin}, in {i.text!r}"
+            self._hazards.add(kind, i, message, i)
 
 
 def unset_slots(layout: RegisterLayout, registers: list[Register]) -> tuple[Slot, ...]:

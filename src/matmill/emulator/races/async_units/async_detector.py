@@ -48,7 +48,7 @@ from matmill.emulator.races.order.race_reports import (
     CellAccesses,
     Party,
     Reports,
-)
+)  # fmt: skip
 from matmill.emulator.races.order.releases import Log
 from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.shadow.interval_patterns import Pattern
