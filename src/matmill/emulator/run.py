@@ -28,6 +28,7 @@ from matmill.emulator.program.ordering import ordering_of
 from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from matmill.emulator.races.detector import Race, RaceDetector
+from matmill.emulator.report.fidelity import fidelity
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch, coordinates
 
@@ -56,7 +57,7 @@ def run(
     ``races`` detects unordered accesses. ``late_copies`` lets asynchronous copies and wgmma take effect as late as
     their waits allow, instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them
     together, other numbers are seeds of orders in which some run far ahead, and in half of which diverged lanes meet
-    late. ``order`` takes the place of ``schedule`` and ``late_copies``. ``threads`` is the number of Python
+    late. ``order`` replaces ``schedule`` and ``late_copies``. ``threads`` is the number of Python
     threads, one by default: NumPy releases the interpreter lock only inside its loops, and two threads were not faster.
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
@@ -127,7 +128,16 @@ def run(
 
 def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
     by_line = tally.by_line() if counters else {}
-    return Report(tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst)
+    program = context.program
+    executed = (
+        (action.instruction, int(tally.block_warps[block.number]))
+        for block in program.blocks
+        for action in block.actions
+    )
+    exact = fidelity(executed, program.target) if counters else ""
+    return Report(
+        tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst, exact
+    )
 
 
 # Parsing a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.

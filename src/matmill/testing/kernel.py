@@ -116,6 +116,7 @@ class PtxKernel:
             report.by_line,
             report.printed,
             report.worst,
+            report.fidelity,
             launch=launch,
             ptx=unit.ptx,
             paths=unit.paths,

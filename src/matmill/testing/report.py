@@ -97,6 +97,8 @@ class LaunchReport(Report):
                 yield f"  in the order {json.dumps(spelled(order))} (--witness FILE, --order FILE)"
         if self.orders > 1:
             yield f"{self.orders} orders of warps ran"
+        if self.fidelity:
+            yield self.fidelity
         for hazard, reason in self.suppressed:
             yield f"suppressed: {hazard.kind} at {hazard.where}: {reason}"
 
@@ -115,6 +117,7 @@ class LaunchReport(Report):
             "hazards": [_as_dict(hazard) for hazard in self.hazards],
             "suppressed": [_as_dict(hazard) | {"reason": reason} for hazard, reason in self.suppressed],
             "orders": self.orders,
+            "fidelity": self.fidelity,
             "witnesses": [_as_dict(hazard) | {"order": spelled(order)} for hazard, order in self.witnesses],
             "by_line": {}
             if self.faulted

@@ -94,7 +94,8 @@ class Hazard:
 class Report:
     """The result of a run: counts (also per source line), hazards, and the output of the kernel's printf.
 
-    ``worst`` is the access with the most bank conflicts, or None. ``ok`` says that no hazard is an error.
+    ``worst`` is the access with the most bank conflicts, or None. ``fidelity`` says how exactly it was
+    executed. ``ok`` says that no hazard is an error.
     """
 
     counters: Counters
@@ -102,6 +103,7 @@ class Report:
     by_line: dict[str, LineCounts] = field(default_factory=dict)
     printed: str = ""
     worst: Conflict | None = None
+    fidelity: str = ""
 
     @property
     def ok(self) -> bool:
