@@ -17,10 +17,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Files, Value, parse_argument, parse_symbol
+from matmill.cli.emulate_arguments import FORMS, Files, Value, example, parse_argument, parse_symbol
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
+from matmill.testing.arguments import At
 
 if TYPE_CHECKING:
     from matmill.emulator import Order
@@ -56,7 +57,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--entry", metavar="NAME", help="the kernel as C++ spells it: 'scale<float, 4>' (default: the only one)"
     )
     parser.add_argument("--grid", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks (default 1)")
-    parser.add_argument("--block", metavar="X[,Y,Z]", type=_extent, required=True, help="threads per block")
+    parser.add_argument(
+        "--block", metavar="X[,Y,Z]", type=_extent, help="threads per block (else the host code's are shown)"
+    )
     parser.add_argument("--shared", metavar="BYTES", type=_bytes, default=0, help="dynamic shared memory (default 0)")
     parser.add_argument("--arg", metavar="VALUE", action="append", default=[], help=f"in the kernel's order: {FORMS}")
     parser.add_argument(
@@ -135,7 +138,11 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
     files: Files = {}
-    values = _values(args.arg, kernel, files)
+    if args.block is None:
+        raise ArgumentError(
+            argument="--block", got="nothing", wanted="the threads of a block", fix=example(kernel, args.file)
+        )
+    values = _values(args.arg, kernel, args.file, files)
     for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
         if path is not None:
             writable(path, option)
@@ -175,9 +182,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _file(path: Path) -> Path:
-    if path.suffix.lower() not in {".ptx", ".cu"}:
+    if path.suffix.lower() not in {".ptx", ".cu", ".cuh"}:
         raise ArgumentError(
-            argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx or .cu", fix="Rename it."
+            argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx, .cu or .cuh", fix="Rename it."
         )
     return path
 
@@ -250,7 +257,7 @@ def _suppressions(path: Path | None) -> tuple[Suppression, ...]:
     return read(path) if path is not None else ()
 
 
-def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value | tuple[Value, ...]]:
+def _values(texts: Sequence[str], kernel: PtxKernel, file: Path, files: Files) -> list[Value | At | tuple[Value, ...]]:
     """Parse one ``--arg`` for each parameter of the kernel."""
     parameters = kernel.function.params
     if len(texts) != len(parameters):
@@ -261,7 +268,7 @@ def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value
             argument="--arg",
             got=f"{len(texts)} values",
             wanted=f"{len(parameters)}: {named}" if parameters else "none",
-            fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.",
+            fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.\n{example(kernel, file)}",
         )
     return [
         parse_argument(text, index, parameter, files)
@@ -269,14 +276,14 @@ def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value
     ]
 
 
-def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
+def _named(values: Sequence[Value | At | tuple[Value, ...]]) -> dict[str, Value]:
     """Return the arguments by their numbers, and members of structs by numbers such as "2.1"."""
     named: dict[str, Value] = {}
     for index, each in enumerate(values):
         if isinstance(each, tuple):
             named |= {f"{index}.{n}": member for n, member in enumerate(each)}
         else:
-            named[str(index)] = each
+            named[str(index)] = np.asarray(each.array) if isinstance(each, At) else each
     return named
 
 

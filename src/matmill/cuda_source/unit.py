@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from matmill.cuda_source.declarations import Declaration
-from matmill.cuda_source.extents import ArrayShape, constants, shape_of, shared_arrays, template_values
+from matmill.cuda_source.extents import ArrayShape, constants, evaluate, shape_of, shared_arrays, template_values
 from matmill.cuda_source.headers import Gathered, gather, toolkit, toolkit_name
+from matmill.cuda_source.host_launch import HostLaunch, host_launch
 from matmill.cuda_source.keep import device_text, needed, summary
 from matmill.cuda_source.signature import Parameter, compiled, parameters_of
 from matmill.cuda_source.statements import Statements
@@ -60,6 +61,24 @@ class CompiledKernel:
             [] if gathered is None else [(Path(name).name, gathered.originals[name]) for name, _, _ in gathered.files]
         )
         return Statements(texts)
+
+    @cached_property
+    def _constants(self) -> dict[str, str]:
+        return constants([file for _, _, file in self.gathered.files], {}) if self.gathered is not None else {}
+
+    def constant(self, text: str) -> int | None:
+        """Return the value of an expression of the source's constants, if it is known."""
+        return evaluate(text, self._constants) if text else None
+
+    def host_launch(self) -> HostLaunch:
+        """Return a launch of it as the host code makes it, as far as that is known."""
+        texts = self.gathered.originals.values() if self.gathered is not None else ()
+        return host_launch(texts, _base(self.spelled), self._constants)
+
+    @property
+    def signature(self) -> str:
+        """The kernel with its parameters as in the source."""
+        return f"{self.spelled}({', '.join(map(str, self.parameters))})"
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, ArrayShape]:
         """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""
@@ -206,7 +225,8 @@ def _kernels(gathered: Gathered) -> list[Declaration]:
 
 def _choices(gathered: Gathered) -> list[str]:
     declared = _kernels(gathered)
-    launches = [each for _, _, file in gathered.files for each in file.launches]
+    names = constants([file for _, _, file in gathered.files], {})
+    launches = [_in_numbers(each, names) for _, _, file in gathered.files for each in file.launches]
     choices: dict[str, None] = {}
     for declaration in declared:
         for name in declaration.names:
@@ -216,6 +236,15 @@ def _choices(gathered: Gathered) -> list[str]:
             else:
                 choices[spelled] = None
     return list(choices)
+
+
+def _in_numbers(launched: str, names: Mapping[str, str]) -> str:
+    """Return a launched kernel with the values of constants among its template's arguments, which may be the host's."""
+    base, bracket, arguments = launched.partition("<")
+    values = {word: evaluate(word, names) for word in re.findall(r"\b[A-Za-z_]\w*\b", arguments) if word in names}
+    for word, value in values.items():
+        arguments = arguments if value is None else re.sub(rf"\b{word}\b", str(value), arguments)
+    return base + bracket + arguments
 
 
 def _entry(entry: str | None, gathered: Gathered) -> str:
