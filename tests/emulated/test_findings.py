@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,14 @@ class Mistake:
     answer: Any
     grid: int = 1
     block: int = 64
-    settings: dict[str, Any] = field(default_factory=dict)
 
-    def report(self, body: str, **settings: Any) -> tuple[matmill.testing.report.LaunchReport, Any]:
+    def report(self, body: str) -> tuple[matmill.testing.report.LaunchReport, Any]:
         """Return the report of a body, and y."""
         x, y = np.arange(1, N + 1, dtype=np.float32), np.full(N, -1, np.float32)
         source = (
             f"{HEAD}__global__ void k(const float* x, float* y, int n) {{\n  const int t = threadIdx.x;\n{body}\n}}\n"
         )
-        report = matmill.emulate(source, "k", self.grid, self.block, x, y, 40, **self.settings, **settings)
+        report = matmill.emulate(source, "k", self.grid, self.block, x, y, 40)
         return report, y[: self.block]
 
 
@@ -188,6 +187,13 @@ MISTAKES = {
         text="stores what nothing has set: ",
         answer=[*[0] * 24, *range(40, 0, -1)],
     ),
+    "a ballot among the lanes that are active": Mistake(
+        kind="order",
+        wrong="float v = t; if (t % 2) v = sqrtf(fabsf(v) * t);\ny[t] = __popc(__ballot_sync(__activemask(), v >= 0));",
+        right="float v = t; if (t % 2) v = sqrtf(fabsf(v) * t);\ny[t] = __popc(__ballot_sync(~0u, v >= 0));",
+        text="64 of 256 elements of y differ with the order of warps {'late_lanes': True}: y[0] is 16.0, and 32.0 in",
+        answer=np.full(64, 32),
+    ),
     "a value that one lane has, sent to the others": Mistake(
         kind="uninitialised-register",
         wrong="float v; if (t % 32 == 3) v = x[n - 1]; v = __shfl_sync(~0u, v, 4); y[t] = v;",
@@ -240,7 +246,6 @@ MISTAKES = {
         "y[t] = v + __shfl_xor_sync(__activemask(), v, 1);",
         text="which its mask 0x55555555 does not name",
         answer=[t + (t ^ 1) for t in range(64)],
-        settings={"schedule": 1},
     ),
     "a volatile flag without a fence": Mistake(
         kind="race",

@@ -9,7 +9,7 @@ from matmill.emulator import Order
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3
 from matmill.testing.arguments import At
-from matmill.testing.findings import has_copies
+from matmill.testing.findings import seen
 from matmill.testing.kernel import Settings, load
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
@@ -61,7 +61,8 @@ def emulate(
     ``initcheck`` treats arrays that are all NaN (or all bits set) as unwritten memory and reports reads of it,
     ``late_copies`` delays the effect of asynchronous copies as long as their waits allow. ``schedule`` is the seed of
     another order of warps, and ``orders`` are more in which it runs too: hazards that only they show, and results that
-    differ, are reported. ``pdl`` makes the launch a programmatic dependent one, whose threads must come after a
+    differ, are reported. (Kernels that read ``__activemask()`` always run once more, with diverged lanes that meet
+    late.) ``pdl`` makes the launch a programmatic dependent one, whose threads must come after a
     ``griddepcontrol.wait`` before they access arrays; ``pdl_writes`` are the parameters whose arrays the launch before
     writes, so that others may be read at any time. ``include`` names folders of headers, ``options`` are NVRTC's
     (``"-DN=4"``), ``target`` is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source
@@ -95,9 +96,7 @@ def emulate(
         settings=Settings(
             races,
             Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies),
-            (lambda program, _: [o for o in orders if o != Order(late_copies=True) or has_copies(program)])
-            if orders
-            else None,
+            lambda program, _: seen(program, orders, first=schedule),
         ),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
     )

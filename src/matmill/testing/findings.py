@@ -118,6 +118,12 @@ def has_copies(program: EmulatedProgram) -> bool:
     return any(i.name in _ASYNCHRONOUS for i in program.instructions)
 
 
+def seen(program: EmulatedProgram, orders: Sequence[Order], *, first: int) -> list[Order]:
+    """Return those of some orders that a kernel can tell from the ``first``, a seed, and lanes that meet late."""
+    late = [Order(late_lanes=True)] if program.sees_convergence and not first else []
+    return [*late, *(order for order in orders if order != Order(late_copies=True) or has_copies(program))]
+
+
 def further_orders(program: EmulatedProgram, launch: Launch) -> Iterator[Order]:
     """Return further orders of a launch, at most 100, the shortest first.
 
