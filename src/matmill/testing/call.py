@@ -81,25 +81,14 @@ def emulate(
     (True, 198.0, 13)
     """
     kernel = load(source, entry, [Path(each) for each in include], tuple(options), target)
+    order = Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
     return kernel.launch(
-        extent("grid", grid),
-        extent("block", block),
-        args,
-        shared=shared,
-        cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1),
-        cooperative=cooperative,
-        pdl=pdl,
-        pdl_writes=pdl_writes,
-        strict=strict,
-        initcheck=initcheck,
-        symbols=symbols,
-        settings=Settings(
-            races,
-            Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies),
-            lambda program, _: seen(program, orders, first=schedule),
-        ),
+        extent("grid", grid), extent("block", block), args, shared=shared,
+        cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1), cooperative=cooperative, pdl=pdl,
+        pdl_writes=pdl_writes, strict=strict, initcheck=initcheck, symbols=symbols,
+        settings=Settings(races, order, lambda program, _: seen(program, orders, first=schedule)),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
-    )
+    )  # fmt: skip
 
 
 def at(array: object, index: int | tuple[int, ...]) -> At:

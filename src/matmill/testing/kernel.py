@@ -55,38 +55,20 @@ class PtxKernel:
         return sum(v.size for v in variables if v.space == "shared" and not v.extern)
 
     def launch(
-        self,
-        grid: Dim3,
-        block: Dim3,
-        args: Sequence[object],
-        *,
-        shared: int = 0,
-        cluster: Dim3 = (1, 1, 1),
-        cooperative: bool = False,
-        pdl: bool = False,
-        pdl_writes: Sequence[str] | None = None,
-        strict: bool = False,
-        initcheck: bool = False,
-        symbols: Mapping[str, object] | None = None,
-        settings: Settings = Settings(),
+        self, grid: Dim3, block: Dim3, args: Sequence[object], *, shared: int = 0, cluster: Dim3 = (1, 1, 1),
+        cooperative: bool = False, pdl: bool = False, pdl_writes: Sequence[str] | None = None, strict: bool = False,
+        initcheck: bool = False, symbols: Mapping[str, object] | None = None, settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
-    ) -> LaunchReport:
+    ) -> LaunchReport:  # fmt: skip
         """Run one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
         unit, began = self.unit, time.perf_counter()
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
         arguments = bound_arguments(binder, args, unit.spelled, self.function.params, unit.parameters)
         launch = Launch(
-            unit.spelled,
-            self.function.name,
-            grid,
-            block,
-            arguments,
-            shared,
-            pdl=pdl,
-            cluster=cluster,
+            unit.spelled, self.function.name, grid, block, arguments, shared, pdl=pdl, cluster=cluster,
             cooperative=cooperative,
-        )
+        )  # fmt: skip
         variables = bound_symbols(symbols or {})
 
         def in_order(order: Order, *, counters: bool = False) -> tuple[Report, bool]:
@@ -110,25 +92,12 @@ class PtxKernel:
             until = math.inf if settings.since is None else 2 * now - settings.since
             found.compare(further, in_order, state, took=now - began, until=until)
         hazards, suppressed = apply(found.hazards, suppressions)
+        witnesses = tuple((hazard, order) for hazard, order in found.witnesses.items() if hazard in hazards)
         return LaunchReport(
-            report.counters,
-            hazards,
-            report.by_line,
-            report.printed,
-            report.worst,
-            report.fidelity,
-            launch=launch,
-            ptx=unit.ptx,
-            paths=unit.paths,
-            static_shared=self.static_shared,
-            source=unit.lines,
-            left_out=unit.left_out,
-            suppressed=suppressed,
-            strict=strict,
-            faulted=faulted,
-            orders=found.orders,
-            witnesses=tuple((hazard, order) for hazard, order in found.witnesses.items() if hazard in hazards),
-        )
+            **(vars(report) | {"hazards": hazards}), launch=launch, ptx=unit.ptx, paths=unit.paths,
+            static_shared=self.static_shared, source=unit.lines, left_out=unit.left_out, suppressed=suppressed,
+            strict=strict, faulted=faulted, orders=found.orders, witnesses=witnesses,
+        )  # fmt: skip
 
 
 def load(

@@ -98,20 +98,10 @@ class RaceDetector:
         return SharedSpace(self._clocks, self._reports, general)
 
     def access(
-        self,
-        space: str,
-        *,
-        warp: Ints,
-        addresses: Ints,
-        active: NDArray[np.bool_],
-        width: int,
-        kind: str,
-        where: int,
-        stores: Stores | None = None,
-        ordering: Ordering | None = None,
-        owners: Ints | None = None,
+        self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str, where: int,
+        stores: Stores | None = None, ordering: Ordering | None = None, owners: Ints | None = None,
         pattern: Pattern | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
@@ -141,15 +131,9 @@ class RaceDetector:
             elif kind == WRITE:
                 self._order.overwrite(space, addresses=addresses, active=active, width=width, owners=blocks)
         rows = rows_of(
-            kind=kind if ordering is None else _STRONG[kind],
-            where=where,
-            width=width,
-            warp=warp,
-            addresses=addresses,
-            active=active,
-            clock=clock,
-            owner=owners,
-        )
+            kind=kind if ordering is None else _STRONG[kind], where=where, width=width, warp=warp, addresses=addresses,
+            active=active, clock=clock, owner=owners,
+        )  # fmt: skip
         if space == "shared":
             self._shared.access(rows, stores, pattern)
         else:
@@ -231,14 +215,9 @@ class RaceDetector:
         """Record ``cp.async`` by ``n`` warps writing ``width`` bytes per lane to shared ``addresses`` (offsets)."""
         _check_width(width)
         rows = rows_of(
-            kind=COPY,
-            where=where,
-            width=width,
-            warp=warp,
-            addresses=addresses,
-            active=active,
+            kind=COPY, where=where, width=width, warp=warp, addresses=addresses, active=active,
             clock=self._clocks.now[warp],
-        )
+        )  # fmt: skip
         self._shared.copy(rows)
         self._copies.issue(rows)
 

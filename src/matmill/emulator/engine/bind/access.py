@@ -37,16 +37,9 @@ class Access:
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        addresses: Addresses,
-        instruction: Instruction,
-        *,
-        offset: int,
-        element: int,
-        vector: int,
-        kind: str,
-    ) -> None:
+        self, machine: Machine, addresses: Addresses, instruction: Instruction,
+        *, offset: int, element: int, vector: int, kind: str,
+    ) -> None:  # fmt: skip
         self.machine = machine
         self.addresses = addresses
         self.instruction = instruction
@@ -318,16 +311,7 @@ class Access:
         warp = int(np.argmax(actual - ideal))
         if actual[warp] > ideal[warp]:
             rows = zip((offsets[warp] & OFFSET_MASK).tolist(), active[warp].tolist(), strict=True)
-            self.machine.tally.conflict(
-                Conflict(
-                    *(
-                        self.instruction.location,
-                        self.instruction.text,
-                        int(actual[warp]),
-                        int(ideal[warp]),
-                        self.width,
-                    ),
-                    tuple(offset - SHARED_BASE if takes_part else None for offset, takes_part in rows),
-                )
-            )
+            i, lanes = self.instruction, tuple(offset - SHARED_BASE if takes else None for offset, takes in rows)
+            conflict = Conflict(i.location, i.text, int(actual[warp]), int(ideal[warp]), self.width, lanes)
+            self.machine.tally.conflict(conflict)
         return requests, int(actual.sum()), int(ideal.sum()), elements

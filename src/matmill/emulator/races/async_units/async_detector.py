@@ -108,20 +108,10 @@ class AsyncDetector(RaceDetector):
     # Events of RaceDetector
 
     def access(
-        self,
-        space: str,
-        *,
-        warp: Ints,
-        addresses: Ints,
-        active: NDArray[np.bool_],
-        width: int,
-        kind: str,
-        where: int,
-        stores: Stores | None = None,
-        ordering: Ordering | None = None,
-        owners: Ints | None = None,
+        self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str, where: int,
+        stores: Stores | None = None, ordering: Ordering | None = None, owners: Ints | None = None,
         pattern: Pattern | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
         if owners is not None:
             self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
