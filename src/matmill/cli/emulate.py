@@ -149,21 +149,12 @@ def run(args: argparse.Namespace) -> int:
     symbols = dict(parse_symbol(text, files) for text in args.symbol)
     named = _named(values) | symbols
     files |= _files(args.out, named)
+    written = None if args.pdl_writes is None else args.pdl_writes.split(",")
     report = kernel.launch(
-        args.grid,
-        args.block,
-        values,
-        shared=args.shared,
-        cluster=args.cluster,
-        cooperative=args.cooperative,
-        pdl=args.pdl or args.pdl_writes is not None,
-        pdl_writes=None if args.pdl_writes is None else args.pdl_writes.split(","),
-        strict=args.strict,
-        initcheck=args.initcheck,
-        symbols=symbols,
-        settings=_settings(args, began),
-        suppressions=_suppressions(args.suppressions),
-    )
+        args.grid, args.block, values, shared=args.shared, cluster=args.cluster, cooperative=args.cooperative,
+        pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
+        symbols=symbols, settings=_settings(args, began), suppressions=_suppressions(args.suppressions),
+    )  # fmt: skip
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name]))

@@ -270,11 +270,8 @@ class _Reader:
             if name.kind == "word" and bracket.text == "("
         ]
         side = Side(
-            self._line(at),
-            self._line(end - 1),
-            calls=any(name not in _CONTROL for _, name in called),
-            escapes=not words.isdisjoint(_ESCAPES),
-            leaves=self._leaves(at, end),
+            self._line(at), self._line(end - 1), calls=any(name not in _CONTROL for _, name in called),
+            escapes=not words.isdisjoint(_ESCAPES), leaves=self._leaves(at, end),
             barriers=tuple(self._line(i) for i, name in called if name in _BARRIERS),
-        )
+        )  # fmt: skip
         statement.sides.append(side)

@@ -37,21 +37,11 @@ _BATCH_LANES = 4096
 
 
 def run(
-    module: Module | str,
-    launch: Launch,
-    memory: Memory,
-    *,
-    races: bool = True,
-    late_copies: bool = False,
-    schedule: int = 0,
-    order: Order | None = None,
-    counters: bool = True,
-    threads: int | None = None,
-    symbols: Symbols | None = None,
-    source: SourceFacts | None = None,
-    own_waits: bool = False,
+    module: Module | str, launch: Launch, memory: Memory, *, races: bool = True, late_copies: bool = False,
+    schedule: int = 0, order: Order | None = None, counters: bool = True, threads: int | None = None,
+    symbols: Symbols | None = None, source: SourceFacts | None = None, own_waits: bool = False,
     pdl_writes: Collection[str] | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
     ``races`` detects unordered accesses. ``late_copies`` lets asynchronous copies and wgmma take effect as late as
@@ -79,23 +69,13 @@ def run(
     check_launch(program, launch, module.capability)
     clusters = cluster_order(launch)
     detector = _detector(program, clusters, warps) if races else None
+    room = space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw") if launch.cooperative else None
     context = LaunchContext(
-        program=program,
-        launch=launch,
-        space=space,
-        heap=Heap(space),
-        symbols=allocate_variables(module, space, symbols or {}),
-        parameters=parameter_bytes(program, launch),
-        detector=detector,
-        counting=counters,
-        late_copies=order.late_copies,
-        source=source,
-        own_waits=own_waits,
-        pdl_writes=pdl_writes,
-        workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
-        if launch.cooperative
-        else 0,
-    )
+        program=program, launch=launch, space=space, heap=Heap(space),
+        symbols=allocate_variables(module, space, symbols or {}), parameters=parameter_bytes(program, launch),
+        detector=detector, counting=counters, late_copies=order.late_copies, source=source, own_waits=own_waits,
+        pdl_writes=pdl_writes, workspace=0 if room is None else room.start,
+    )  # fmt: skip
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if order.seed:
         clusters = np.random.default_rng(order.seed).permutation(clusters)

@@ -16,28 +16,13 @@ from matmill.testing.suppressions import Suppression, read
 
 
 def emulate(
-    source: str | Path,
-    entry: str | None,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
-    *args: object,
-    shared: int = 0,
-    cluster: int | Sequence[int] | None = None,
-    cooperative: bool = False,
-    symbols: Mapping[str, object] | None = None,
-    strict: bool = False,
-    races: bool = True,
-    initcheck: bool = False,
-    late_copies: bool = False,
-    schedule: int = 0,
-    orders: Sequence[Order] = (),
-    pdl: bool = False,
-    pdl_writes: Sequence[str] | None = None,
-    include: Iterable[str | Path] = (),
-    options: Iterable[str] = (),
-    target: str = "sm_90a",
-    suppressions: str | Path | Sequence[Suppression] = (),
-) -> LaunchReport:
+    source: str | Path, entry: str | None, grid: int | Sequence[int], block: int | Sequence[int], *args: object,
+    shared: int = 0, cluster: int | Sequence[int] | None = None, cooperative: bool = False,
+    symbols: Mapping[str, object] | None = None, strict: bool = False, races: bool = True, initcheck: bool = False,
+    late_copies: bool = False, schedule: int = 0, orders: Sequence[Order] = (), pdl: bool = False,
+    pdl_writes: Sequence[str] | None = None, include: Iterable[str | Path] = (), options: Iterable[str] = (),
+    target: str = "sm_90a", suppressions: str | Path | Sequence[Suppression] = (),
+) -> LaunchReport:  # fmt: skip
     """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report its counters and hazards.
 
     ``source`` is CUDA C++ or PTX: a path, or the text itself. It may contain host code, host headers and launches;

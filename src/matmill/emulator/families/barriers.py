@@ -49,14 +49,8 @@ def barrier(i: Instruction) -> Action:
     sources = [Value(o, "u4") for o in (number, threads) if o is not None]
     if source is not None:
         sources.append(Value(source, "p"))
-    return Action(
-        i,
-        tuple(sources),
-        results,
-        tally="control",
-        ends_block=True,
-        detail=Barrier(operation or mode, number, threads, source, negated),
-    )
+    detail = Barrier(operation or mode, number, threads, source, negated)
+    return Action(i, tuple(sources), results, tally="control", ends_block=True, detail=detail)
 
 
 @instructions("membar", "fence")

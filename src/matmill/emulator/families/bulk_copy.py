@@ -160,18 +160,9 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     if len(rest) != wanted:
         raise i.unsupported("the number of its operands")
     form = _BulkForm(
-        loads,
-        outer,
-        inner,
-        coordinates,
-        rest[0] if rest else None,
-        tuple(rest[1:]),
-        barrier,
-        mask,
-        operation,
-        kind,
+        loads, outer, inner, coordinates, rest[0] if rest else None, tuple(rest[1:]), barrier, mask, operation, kind,
         between,
-    )
+    )  # fmt: skip
     named = [a for a in (outer, inner, barrier) if a is not None]
     return Action(
         i,

@@ -142,14 +142,8 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
 
     def bind(bound: BoundBlock) -> Call:
         # A lane whose source is ignored reads nothing, so its source address may be anything.
-        return AsyncCopy(
-            bound,
-            bound.access(i, to, "shared", element=size, vector=1, kind="copy"),
-            i,
-            origin,
-            size,
-            bypasses=bypasses,
-        )
+        access = bound.access(i, to, "shared", element=size, vector=1, kind="copy")
+        return AsyncCopy(bound, access, i, origin, size, bypasses=bypasses)
 
     return Action(i, limit, (), bind=bind, tally="memory", masks_itself=True, uses=base_registers(to, origin))
 

@@ -43,13 +43,9 @@ def load(i: Instruction) -> Action:
     kind = kind if kind[0] == "i" else "u" + kind[1]
     results = tuple(Value(o, register_kind(o, kind)) for o in outs)
     return Action(
-        i,
-        (),
-        results,
-        bind=lambda bound: _bind_load(bound, i, address, space, kind=kind, outs=outs),
-        tally="memory",
+        i, (), results, bind=lambda bound: _bind_load(bound, i, address, space, kind=kind, outs=outs), tally="memory",
         uses=base_registers(address),
-    )
+    )  # fmt: skip
 
 
 def _bind_load(
@@ -162,14 +158,9 @@ def store(i: Instruction) -> Action:
 
     kind = KIND_OF_TYPE[type_name] if "f" in type_name and element > 2 else f"u{element}"
     return Action(
-        i,
-        tuple(Value(v, kind) for v in values),
-        (),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
+        i, tuple(Value(v, kind) for v in values), (), bind=bind, tally="memory", masks_itself=True,
         uses=base_registers(address),
-    )
+    )  # fmt: skip
 
 
 class Store:

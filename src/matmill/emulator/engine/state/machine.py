@@ -122,13 +122,9 @@ class Machine:
         self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
         self.registers = RegisterPool(self.geometry, launch.kernel, program.entry.registers)
         self.products = WarpgroupProducts(
-            self.geometry,
-            self.files["32"],
-            launch.kernel,
-            self.hazards,
-            late=context.late_copies,
+            self.geometry, self.files["32"], launch.kernel, self.hazards, late=context.late_copies,
             own_waits=context.own_waits,
-        )
+        )  # fmt: skip
 
     def begin(self, block_ids: NDArray[np.int64]) -> None:
         """Start a batch: ``block_ids`` are the numbers of its blocks in the grid."""
