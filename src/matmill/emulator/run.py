@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,7 +41,7 @@ def run(
     module: Module | str, launch: Launch, memory: Memory, *, races: bool = True, late_copies: bool = False,
     schedule: int = 0, order: Order | None = None, counters: bool = True, threads: int | None = None,
     symbols: Symbols | None = None, source: SourceFacts | None = None, own_waits: bool = False,
-    pdl_writes: Collection[str] | None = None,
+    pdl_writes: Collection[str] | None = None, until: float = math.inf,
 ) -> Report:  # fmt: skip
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -57,7 +58,8 @@ def run(
     the names of the arrays that the launch before a dependent one writes; None means any.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
-    match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
+    match the entry, ``KernelFault`` if a GPU would stop the kernel, or if it would never end, and ``TimeoutError`` when
+    ``time.perf_counter`` has passed ``until``.
     """
     module = _parsed(module) if isinstance(module, str) else module
     order = order or Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
@@ -74,7 +76,7 @@ def run(
         program=program, launch=launch, space=space, heap=Heap(space),
         symbols=allocate_variables(module, space, symbols or {}), parameters=parameter_bytes(program, launch),
         detector=detector, counting=counters, late_copies=order.late_copies, source=source, own_waits=own_waits,
-        pdl_writes=pdl_writes, workspace=0 if room is None else room.start,
+        pdl_writes=pdl_writes, until=until, workspace=0 if room is None else room.start,
     )  # fmt: skip
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if order.seed:

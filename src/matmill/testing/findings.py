@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -43,10 +42,7 @@ class State:
 
 
 class Findings:
-    """The hazards of a launch, of which those in ``witnesses`` need an order that is not the first one.
-
-    ``orders`` counts the orders that ran.
-    """
+    """The hazards of a launch in ``orders`` orders; those in ``witnesses`` need one that is not the usual."""
 
     def __init__(self, kernel: str, hazards: Sequence[Hazard], first: Order) -> None:
         self.kernel = kernel
@@ -55,22 +51,18 @@ class Findings:
         self.witnesses: dict[Hazard, Order] = {} if usual else dict.fromkeys(hazards, first)
         self.orders = 1
 
-    def compare(
-        self, orders: Iterable[Order], run: Callable[[Order], tuple[Report, bool]], state: State,
-        *, took: float, until: float,
-    ) -> None:  # fmt: skip
-        """Run further orders on the arrays as they were before the launch, until the clock says ``until``.
+    def compare(self, orders: Iterable[Order], run: Callable[[Order], tuple[Report, bool]], state: State) -> None:
+        """Run further orders on the arrays as they were before the launch, until one of them raises ``TimeoutError``.
 
-        ``took`` is the time of the first one. Afterwards the arrays have the results of the first order.
+        Afterwards the arrays have the results of the first order.
         """
         first = state.copies()
         for order in orders:
-            if time.perf_counter() + took > until:
-                break
-            began = time.perf_counter()
             state.restore(state.before)
-            report, faulted = run(order)
-            took = max(time.perf_counter() - began, 0.5 * took)
+            try:
+                report, faulted = run(order)
+            except TimeoutError:
+                break
             self.orders += 1
             self._add(report.hazards, order)
             if not faulted and report.ok:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from matmill.cuda_source.unit import CompiledKernel, compile_unit
@@ -23,6 +23,8 @@ from matmill.testing.suppressions import Suppression, apply
 
 _PTX = re.compile(r"^\s*\.version\s+\d", re.MULTILINE)
 _SUFFIXES = {".cu", ".cuh", ".ptx", ".cpp", ".h", ".hpp", ".txt"}
+# Python starts and imports NumPy for at least so long: more orders do not double the time of a command.
+_START_SECONDS = 0.3
 _parsed = lru_cache(maxsize=32)(parse)
 
 
@@ -61,7 +63,7 @@ class PtxKernel:
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:  # fmt: skip
         """Run one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
-        unit, began = self.unit, time.perf_counter()
+        unit = self.unit
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
         arguments = bound_arguments(binder, args, unit.spelled, self.function.params, unit.parameters)
@@ -71,12 +73,13 @@ class PtxKernel:
         )  # fmt: skip
         variables = bound_symbols(symbols or {})
 
-        def in_order(order: Order, *, counters: bool = False) -> tuple[Report, bool]:
+        def in_order(order: Order, *, counters: bool = False, until: float = math.inf) -> tuple[Report, bool]:
             """Run the launch; the second value tells whether it ended early."""
             try:
                 return run(
                     self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
                     races=settings.races, order=order, counters=counters, pdl_writes=pdl_writes,
+                    until=until,
                 ), False  # fmt: skip
             except KernelFault as fault:
                 if fault.report is None:
@@ -88,9 +91,10 @@ class PtxKernel:
         notes = () if faulted else unwritten_outputs(memory, unit.spelled)
         found = Findings(unit.spelled, [*report.hazards, *notes], settings.order)
         if settings.orders is not None and not faulted and report.ok:
-            further, now = settings.orders(translate(self.module, self.function.name), launch), time.perf_counter()
-            until = math.inf if settings.since is None else 2 * now - settings.since
-            found.compare(further, in_order, state, took=now - began, until=until)
+            further = settings.orders(translate(self.module, self.function.name), launch)
+            now = time.perf_counter()
+            until = math.inf if settings.since is None else now + max(now - settings.since, _START_SECONDS)
+            found.compare(further, partial(in_order, until=until), state)
         hazards, suppressed = apply(found.hazards, suppressions)
         witnesses = tuple((hazard, order) for hazard, order in found.witnesses.items() if hazard in hazards)
         return LaunchReport(

@@ -24,10 +24,8 @@ from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Action, Value, registers
 
 _USES = {
-    "mma": "multiplies or adds",
-    "wgmma": "multiplies or adds",
-    "atom": "updates memory with",
-    "red": "updates memory with",
+    **dict.fromkeys(("mma", "wgmma"), "multiplies or adds"),
+    **dict.fromkeys(("atom", "red"), "updates memory with"),
 }
 # Instructions that move bits: which bits of the result depend on which of the sources is found by flipping these.
 _BITWISE = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfi", "bfe", "cnot"})
@@ -186,10 +184,9 @@ class UnsetEnd:
 
     def __call__(self) -> None:
         """Report a lane whose way depends on a marked value."""
-        for slot in self.slots:
-            if slot in self.unset.live:
-                marks = self.unset.of(slot, self.lanes.columns)
-                self.unset.report(self.lanes, marks, self.lanes.active_warps().reshape(-1), "branches on", self.i)
+        for slot in self.unset.live.keys() & set(self.slots):
+            marks = self.unset.of(slot, self.lanes.columns)
+            self.unset.report(self.lanes, marks, self.lanes.active_warps().reshape(-1), "branches on", self.i)
 
 
 def flow_of(bound: Bound, action: Action) -> UnsetFlow | None:

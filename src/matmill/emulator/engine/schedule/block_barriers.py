@@ -63,7 +63,7 @@ class BlockBarriers:
         barrier: Barrier = end.detail
         if last - first != geometry.warp_count:
             return False
-        if not self._order.order.together or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
+        if self._order.order.seed or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
             return False
         if not isinstance(barrier.number, Immediate):
             return False

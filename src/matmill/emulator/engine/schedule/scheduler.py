@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
@@ -60,8 +62,10 @@ class Scheduler:
 
     def run(self) -> bool:
         """Run until all threads are done (True), or until only warps that spin on memory are left (False)."""
-        first = self.counters.first
+        first, until = self.counters.first, self.machine.context.until
         while True:
+            if time.perf_counter() > until:
+                raise TimeoutError
             self.lane_waits.look_again()
             for end, waiting in self.warp_meetings.groups_closed():
                 self._wait(end, waiting)
