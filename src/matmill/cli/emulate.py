@@ -228,12 +228,12 @@ def _read_order(path: Path) -> Order:
 
 def _write_witness(path: Path, report: LaunchReport) -> None:
     """Write the shortest order that shows the report's first error, or else its first hazard."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
     from matmill.testing.report import spelled  # noqa: PLC0415 — see run
 
     shown = sorted(report.witnesses, key=lambda each: each[0].severity != "error")
-    order = spelled(shown[0][1]) if shown else {}
-    hazards = [str(hazard) for hazard, _ in shown[:1]] or [str(hazard) for hazard in report.hazards[:1]]
-    path.write_text(json.dumps({"order": order, "shows": hazards}) + "\n", encoding="utf-8")
+    hazard, order = shown[0] if shown else ((report.hazards or ("nothing",))[0], Order())
+    path.write_text(json.dumps({"order": spelled(order), "shows": str(hazard)}) + "\n", encoding="utf-8")
 
 
 def _options(args: argparse.Namespace) -> list[str]:

@@ -104,10 +104,8 @@ class Statements:
     def conditional(self, barrier: Sequence[str]) -> bool:
         r"""Tell whether a control statement has a barrier inside, which no thread can have left out by returning.
 
-        >>> text = "void k() {\n  if (t < n) {\n    __syncthreads();\n  }\n  __syncthreads();\n}"
-        >>> result = Statements([("k.cu", text)])
-        >>> result.conditional(["k.cu:3"]), result.conditional(["k.cu:5"])
-        (True, False)
+        >>> Statements([("k.cu", "void k() {\n  if (t < n)\n    __syncthreads();\n}")]).conditional(["k.cu:3"])
+        True
         """
         inside = False
         for name, line in self._known(barrier):
@@ -123,10 +121,9 @@ class Statements:
         return inside
 
     def opposed(self, barrier: Sequence[str]) -> bool:
-        r"""Tell whether both sides of an ``if`` have a barrier in the line of ``barrier``.
+        """Tell whether both sides of an ``if`` have a barrier in the line of ``barrier``.
 
-        >>> result = Statements([("k.cu", "if (t < n) __syncthreads(); else __syncthreads();")])
-        >>> result.opposed(["k.cu:1"])
+        >>> Statements([("k.cu", "if (t < n) __syncthreads(); else __syncthreads();")]).opposed(["k.cu:1"])
         True
         """
         return any(

@@ -15,10 +15,8 @@ from matmill.launch import Launch
 from matmill.testing.arguments import Binder
 from matmill.testing.report import locations_of, spelled
 
-# Most orders of a launch, and the blocks and warps up to which all of them are taken.
-_MOST_ORDERS = 100
-_FEW = 16
-_MOST_STEPS = 40
+# Most orders of a launch, the warps up to which each of them runs ahead, and its most steps.
+_MOST_ORDERS, _FEW, _MOST_STEPS = 100, 16, 40
 # Instructions that complete asynchronously; without them late copies change nothing.
 _ASYNCHRONOUS = ("cp", "wgmma")
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from matmill.emulator.frontend.frames import Stack
 from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.names import element_at
-from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
+from matmill.emulator.frontend.syntax import Function, Instruction, Module, Register, Special, Variable
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
-from matmill.emulator.program.liveness import keep_registers
+from matmill.emulator.program.liveness import keep_registers, reached_by
 from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.polled import flag_accesses
@@ -41,7 +41,8 @@ class EmulatedProgram:
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
     compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache, ``has_calls`` of
     calls that are not inlined. ``sees_convergence`` says that the program reads which lanes of a warp run together, and
-    has no instruction for which they must. ``flags`` are accesses of flags in shared memory.
+    has no instruction for which they must. ``flags`` are accesses of flags in shared memory, and
+    ``reached`` the registers to which values may come that nothing has set (None: any).
     """
 
     entry: Function
@@ -73,6 +74,7 @@ class EmulatedProgram:
     has_calls: bool
     sees_convergence: bool
     flags: frozenset[Instruction]
+    reached: set[Register] | None
 
     @property
     def has_unset_values(self) -> bool:
@@ -208,6 +210,7 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         stack=flat.stack,
         compared=compared_loads(instructions),
         has_calls=any(block.end.kind == "call" for block in blocks),
+        reached=None if local else reached_by(blocks, layout.unset),
         flags=flag_accesses(blocks, arrays_of_accesses(blocks)) if _has_volatile(instructions) else frozenset(),
         sees_convergence=any(i.name == "activemask" for i in instructions)
         and not any("aligned" in i.modifiers and i.name not in {"bar", "barrier"} for i in instructions),

@@ -15,7 +15,7 @@ from matmill.emulator.engine.bind.addresses import Addresses
 from matmill.emulator.engine.bind.unset_flow import UnsetEnd, flow_of
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.state.machine import Machine
-from matmill.emulator.engine.state.unset import Slot, unset_slots
+from matmill.emulator.engine.state.unset import Slot
 from matmill.emulator.frontend.literals import bits_of
 from matmill.emulator.frontend.syntax import (
     TYPE_BYTES,
@@ -123,10 +123,8 @@ class BoundBlock:
 
     def unset_slots(self, operands: Sequence[PtxOperand]) -> tuple[Slot | None, ...]:
         """Return the rows of operands, None for other than registers; nothing if the program sets all its values."""
-        if self.machine.unset is None:
-            return ()
-        layout = self.machine.program.layout
-        return tuple(unset_slots(layout, [o])[0] if isinstance(o, Register) else None for o in operands)
+        unset = self.machine.unset
+        return () if unset is None else tuple(map(unset.slot, operands))
 
     def _guarded(self, action: Action, call: Call, sources: list[Row], results: list[Row]) -> None:
         guard = self._guard_row()

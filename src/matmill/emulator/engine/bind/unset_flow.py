@@ -18,10 +18,10 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.lanes import Lanes, by_warp, shuffle_source
 from matmill.emulator.engine.state.machine import Machine
-from matmill.emulator.engine.state.unset import ALL, UNSET, Marks, Slot, UnsetValues, unset_slots
-from matmill.emulator.frontend.syntax import Instruction, Negated, PtxOperand, Register
+from matmill.emulator.engine.state.unset import ALL, UNSET, Marks, Slot, UnsetValues
+from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.basic_blocks import Terminator
-from matmill.emulator.program.table import Action, Value, registers
+from matmill.emulator.program.table import Action, Value
 
 _USES = {
     **dict.fromkeys(("mma", "wgmma"), "multiplies or adds"),
@@ -56,18 +56,12 @@ class UnsetFlow:
     def __init__(self, bound: Bound, unset: UnsetValues, action: Action) -> None:
         self.unset, self.lanes, self.action = unset, bound.lanes, action
         self.i = i = action.instruction
-        layout = bound.machine.program.layout
-
-        def slots(operands: list[PtxOperand]) -> tuple[Slot, ...]:
-            return unset_slots(layout, registers(operands))
-
-        operands = [v.operand.register if isinstance(v.operand, Negated) else v.operand for v in action.sources]
-        self.sources = [unset_slots(layout, [o])[0] if isinstance(o, Register) else None for o in operands]
-        self.results = slots(list(action.written))
-        self.addresses = slots(list(action.uses)) if i.name != "wgmma" else ()
-        self.products = slots(list(action.uses)) if i.name == "wgmma" else ()
-        self.guard = unset_slots(layout, [i.guard])[0] if i.guard is not None else None
-        every = (*self.sources, *self.results, *self.addresses, *self.products, self.guard)
+        self.sources = [unset.slot(value.operand) for value in action.sources]
+        self.results = [unset.slot(register) for register in action.written]
+        uses = [unset.slot(register) for register in action.uses]
+        self.addresses, self.products = ([], uses) if i.name == "wgmma" else (uses, [])
+        self.guard = unset.slot(i.guard) if i.guard is not None else None
+        every = (*self.sources, *self.results, *uses, self.guard)
         self.slots = frozenset(slot for slot in every if slot is not None)
         kinds = {value.kind[0] for value in (*action.sources, *action.results)}
         bitwise = i.name in _BITWISE or (i.name in {"mov", "cvt"} and "f" not in kinds)
@@ -89,11 +83,12 @@ class UnsetFlow:
         self._use([self._marks(slot) for slot in self.addresses], active, "takes as an address")
         columns = self.lanes.columns[active]
         if name in _USES or name in _COLLECTIVE or name in _MEMORY:
-            for slot in self.unset.live.keys() & set(self.results):
-                self.unset.set(slot, columns, self.unset.of(None, columns))
+            for known in self.unset.live.keys() & self.results:
+                self.unset.set(known, columns, self.unset.of(None, columns))
         elif self.results:
             for slot, (bits, origins) in zip(self.results, self._passed(marks, guard), strict=True):
-                self.unset.set(slot, columns, (bits[active], origins[active]))
+                if slot is not None:
+                    self.unset.set(slot, columns, (bits[active], origins[active]))
 
     def _marks(self, slot: Slot | None) -> Marks:
         """Return the marks of an operand in these lanes."""
@@ -179,8 +174,7 @@ class UnsetEnd:
 
     def __init__(self, bound: Bound, unset: UnsetValues, end: Terminator, i: Instruction) -> None:
         self.unset, self.lanes, self.i = unset, bound.lanes, i
-        operands = [o for o in (end.guard, end.selector) if isinstance(o, Register)]
-        self.slots = unset_slots(bound.machine.program.layout, operands)
+        self.slots = [unset.slot(operand) for operand in (end.guard, end.selector) if operand is not None]
 
     def __call__(self) -> None:
         """Report a lane whose way depends on a marked value."""
@@ -190,9 +184,9 @@ class UnsetEnd:
 
 
 def flow_of(bound: Bound, action: Action) -> UnsetFlow | None:
-    """Return the flow of marks through an action, or None if it has no registers."""
-    unset = bound.machine.unset
-    if unset is None:
+    """Return the flow of marks through an action, or None if it has no registers that may have any."""
+    unset, reached = bound.machine.unset, bound.machine.program.reached
+    if unset is None or (reached is not None and reached.isdisjoint((*action.read, *action.written))):
         return None
     flow = UnsetFlow(bound, unset, action)
     return flow if flow.slots else None
@@ -218,7 +212,8 @@ def mark_loaded(access: Access, results: tuple[Slot | None, ...]) -> None:
             lane = int(np.flatnonzero(lanes)[0])
             address = int(addresses.absolute(access.offset).reshape(-1)[lane]) + i * access.element
             where = access.machine.describe(addresses.space, address)
-            origin = unset.loaded(access.instruction, i, region.kind, where)
+            load = access.instruction
+            origin = unset.origin((load, i), f"uninitialised-{region.kind}", f"{where}, read at {load.location}")
             columns = addresses.lanes.columns[lanes]
             unset.set(slot, columns, (bits[lanes], np.full(len(columns), origin, np.uint16)))
 

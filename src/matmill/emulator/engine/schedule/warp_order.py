@@ -28,11 +28,6 @@ class Order:
     late_lanes: bool = False
     late_copies: bool = False
 
-    @property
-    def together(self) -> bool:
-        """True if all warps run together."""
-        return not self.seed and self.ahead is None
-
 
 class WarpOrder:
     """The priorities of a batch's warps in an order."""
@@ -72,10 +67,9 @@ class WarpOrder:
 
     def foremost(self, warps: Ints) -> Ints:
         """Return those of ``warps`` that run before the others."""
-        if self.order.together:
+        if not self.order.seed and self.order.ahead is None:
             return warps
-        priority = self._priority[warps]
-        foremost: Ints = warps[priority == priority.min()]
+        foremost: Ints = warps[self._priority[warps] == self._priority[warps].min()]
         if self._left and self._ahead[foremost].any():
             self._left -= 1
             if not self._left:

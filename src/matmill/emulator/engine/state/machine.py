@@ -107,7 +107,7 @@ class Machine:
         self.shared = Region("shared", SHARED_BASE, shared_end, shared, written=words(self.written))
         self._local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
         self.unset = (
-            UnsetValues(program.layout, self.geometry.columns, launch.kernel, self.hazards)
+            UnsetValues(program, self.geometry.columns, launch.kernel, self.hazards)
             if program.has_unset_values
             else None
         )

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask
 from matmill.emulator.engine.lanes import Lanes
-from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.frontend.syntax import Instruction, Negated, PtxOperand, Register
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.program.register_rows import RegisterLayout, file_of
+from matmill.emulator.program.register_rows import file_of
+from matmill.emulator.program.translate import EmulatedProgram
 from matmill.emulator.report.hazards import HazardLog
 
 #: For each lane the bits that nothing has set, and the number of the origin of such a value.
@@ -34,7 +35,8 @@ class UnsetValues:
     ``stores`` counts stores of marked values to memory, whose bytes are then marked there.
     """
 
-    def __init__(self, layout: RegisterLayout, columns: int, kernel: str, hazards: HazardLog) -> None:
+    def __init__(self, program: EmulatedProgram, columns: int, kernel: str, hazards: HazardLog) -> None:
+        self._layout, self._reached = program.layout, program.reached
         self.live: dict[Slot, int] = {}
         self.stores = 0
         self._kernel, self._hazards, self._columns = kernel, hazards, columns
@@ -44,11 +46,18 @@ class UnsetValues:
         # The kind of a finding and the text for each origin.
         self._origins: list[tuple[str, str]] = [("", "")]
         self._first = {
-            (file_of(register), layout.rows[register]): self._origin(
+            (file_of(register), program.layout.rows[register]): self.origin(
                 register, "uninitialised-register", f"a variable that was given no value (register {register.name})"
             )
-            for register in layout.unset
+            for register in program.layout.unset
         }
+
+    def slot(self, operand: PtxOperand) -> Slot | None:
+        """Return the row of an operand that may have marks, or None."""
+        register = operand.register if isinstance(operand, Negated) else operand
+        if not isinstance(register, Register) or (self._reached is not None and register not in self._reached):
+            return None
+        return file_of(register), self._layout.rows[register]
 
     def begin(self) -> None:
         """Start a batch: only the registers that the entry reads unset are marked."""
@@ -87,11 +96,8 @@ class UnsetValues:
         else:
             self.live.pop(slot, None)
 
-    def loaded(self, i: Instruction, element: int, kind: str, where: str) -> int:
-        """Return the number of the origin of an element that an instruction reads from memory without a value."""
-        return self._origin((i, element), f"uninitialised-{kind}", f"{where}, read at {i.location}")
-
-    def _origin(self, key: object, kind: str, text: str) -> int:
+    def origin(self, key: object, kind: str, text: str) -> int:
+        """Return the number of an origin, with the kind of its findings and the text that describes it."""
         if key not in self._numbers:
             self._numbers[key] = len(self._origins)
             self._origins.append((kind, text))
@@ -105,8 +111,3 @@ class UnsetValues:
             thread = lanes.thread_name(int(used[0]))
             message = f"{self._kernel}: {thread} {did} what nothing has set: {origin}, in {i.text!r}"
             self._hazards.add(kind, i, message, i)
-
-
-def unset_slots(layout: RegisterLayout, registers: list[Register]) -> tuple[Slot, ...]:
-    """Return the rows of registers."""
-    return tuple((file_of(register), layout.rows[register]) for register in registers)

@@ -48,7 +48,13 @@ class GlobalProxy:
             chosen = np.flatnonzero(members)
             if len(chosen):
                 known = self._order.acquired(warp, chosen.tolist())
-                one = _Fence(warp, _bits(chosen), int(self._clocks.now[warp]), self._clocks.view(warp), known)
+                one = _Fence(
+                    warp,
+                    np.uint32(LANE_BITS[chosen].sum()),
+                    int(self._clocks.now[warp]),
+                    self._clocks.view(warp),
+                    known,
+                )
                 self._fences.setdefault(warp, []).append(one)
 
     def unfenced(self, space: GlobalSpace, rows: WarpAccesses) -> list[tuple[int, int, int, int, int]]:
@@ -99,7 +105,3 @@ class GlobalProxy:
             if lanes & effective:
                 covered |= self._order.lanes_before(known, np.array([key]))[0]
         return np.uint32(covered)
-
-
-def _bits(lanes: Ints) -> np.uint32:
-    return np.uint32(LANE_BITS[lanes].sum())
