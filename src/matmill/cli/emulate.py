@@ -21,10 +21,10 @@ from matmill.cli.emulate_arguments import FORMS, Files, Value, example, parse_ar
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
-from matmill.testing.arguments import At
 
 if TYPE_CHECKING:
     from matmill.emulator import Order
+    from matmill.testing.arguments import At
     from matmill.testing.kernel import PtxKernel, Settings
     from matmill.testing.report import LaunchReport
     from matmill.testing.suppressions import Suppression
@@ -274,7 +274,7 @@ def _named(values: Sequence[Value | At | tuple[Value, ...]]) -> dict[str, Value]
         if isinstance(each, tuple):
             named |= {f"{index}.{n}": member for n, member in enumerate(each)}
         else:
-            named[str(index)] = np.asarray(each.array) if isinstance(each, At) else each
+            named[str(index)] = each if isinstance(each, np.generic | np.ndarray) else np.asarray(each.array)
     return named
 
 

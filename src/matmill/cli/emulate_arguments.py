@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from matmill.cli.files import ANY, load
 from matmill.cli.options import writable
 from matmill.errors import ArgumentError
-from matmill.testing.arguments import At
 
 if TYPE_CHECKING:
     from matmill.emulator.frontend.syntax import Variable
+    from matmill.testing.arguments import At
     from matmill.testing.kernel import PtxKernel
 
 Array = NDArray[Any]
@@ -95,6 +95,8 @@ def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> 
     kind, _, rest = text.partition(":")
     base, _, element = text.rpartition("@")
     if element.isdigit() and kind in {"in", "out", "zeros", "random"}:
+        from matmill.testing.arguments import At  # noqa: PLC0415 — other commands should not pay for it
+
         array = np.asarray(_parse(base, _Position(index), parameter, files))
         return At(array, tuple(int(n) for n in np.unravel_index(int(element), array.shape)))
     if kind == "struct":
@@ -220,20 +222,24 @@ def _output(rest: str, position: _Position, files: Files) -> Array:
 _SPELLED = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "char": "i8"}
 _SPELLED |= {"int": "i32", "unsigned int": "u32", "unsigned": "u32", "unsigned char": "u8", "long long": "i64"}
 _SPELLED |= {"short": "i16", "unsigned short": "u16", "unsigned long": "u64", "unsigned long long": "u64", "bool": "u8"}
-_SOME = 1024
 
 
 def example(kernel: PtxKernel, file: Path) -> str:
     """Return a kernel's signature, and a command that runs it: as the host code does, or with arrays of 1024."""
+    from matmill.cuda_source.signature import Parameter  # noqa: PLC0415 — other commands should not pay for it
+
     unit, launch = kernel.unit, kernel.unit.host_launch()
+    # PTX has sizes alone: what is as large as a pointer is taken for one.
+    sized = (Parameter(each.name, "float*" if each.size == 8 else "int") for each in kernel.function.params)
+    parameters = unit.parameters or tuple(sized)
     words = ["matmill emulate", str(file)] + ([f"--entry '{unit.spelled}'"] if "<" in unit.spelled else [])
-    count = max((value for text in launch.arguments if (value := unit.constant(text))), default=_SOME)
+    count = max((value for text in launch.arguments if (value := unit.constant(text))), default=1024)
     grid = launch.grid if launch.sizes is not None else (-(-count // launch.block[0]),)
     words += [f"--{name} {','.join(map(str, extents))}" for name, extents in (("grid", grid), ("block", launch.block))]
     words += [f"--shared {launch.shared}"] if launch.shared else []
-    pointers = [each for each in unit.parameters if each.pointee]
+    pointers = [each for each in parameters if each.pointee]
     filled = [each for each in pointers if each.const] or pointers[:-1]
-    for number, parameter in enumerate(unit.parameters):
+    for number, parameter in enumerate(parameters):
         text = launch.arguments[number] if number < len(launch.arguments) else ""
         if parameter.pointee:
             kind = _SPELLED.get(parameter.pointee, "u8")
@@ -244,4 +250,5 @@ def example(kernel: PtxKernel, file: Path) -> str:
             real = (parameter.compiled or parameter.type) in {"float", "double"}
             value = unit.constant(text)
             words.append(f"--arg {value if value is not None else 1.0 if real else count}")
-    return f"The kernel is {unit.signature}. A command that runs it:\n  {' '.join(words)}"
+    signature = f"{unit.spelled}({', '.join(map(str, parameters))})"
+    return f"The kernel is {signature}. A command that runs it:\n  {' '.join(words)}"

@@ -75,11 +75,6 @@ class CompiledKernel:
         texts = self.gathered.originals.values() if self.gathered is not None else ()
         return host_launch(texts, _base(self.spelled), self._constants)
 
-    @property
-    def signature(self) -> str:
-        """The kernel with its parameters as in the source."""
-        return f"{self.spelled}({', '.join(map(str, self.parameters))})"
-
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, ArrayShape]:
         """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""
         if self.gathered is None:

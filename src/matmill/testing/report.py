@@ -131,8 +131,7 @@ def spelled(order: Order) -> dict[str, Any]:
     >>> spelled(Order(ahead=(1, -1), steps=3))
     {'ahead': (1, -1), 'steps': 3}
     """
-    usual = vars(Order())
-    return {name: value for name, value in vars(order).items() if value != usual[name]}
+    return {name: value for name, value in vars(order).items() if value != getattr(Order(), name)}
 
 
 def _as_dict(hazard: Hazard) -> dict[str, str]:

@@ -11,8 +11,7 @@ from matmill.emulator.frontend.syntax import Instruction
 _APPROXIMATE = frozenset({"approx", "full"})
 # No GPU was asked about these.
 _DOCUMENTED = frozenset({"tex", "tld4", "suld", "sust", "sured", "txq", "suq", "stmatrix", "tensormap", "vset", "vadd"})
-_RECORDED_MMA = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100")
-_MOST_NAMED = 3
+_RECORDED_MMA, _MOST_NAMED = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100"), 3
 
 
 def fidelity(executed: Iterable[tuple[Instruction, int]], target: str) -> str:
@@ -24,8 +23,8 @@ def fidelity(executed: Iterable[tuple[Instruction, int]], target: str) -> str:
         counts[how][i.opcode if how == "approximately" else i.name] += count
     parts = [f"{counts[''].total():,} warp instructions as hardware was recorded to execute them"]
     for how, text in (("documents", "by the documents alone"), ("approximately", "more precisely than a GPU")):
-        names = [name for name, count in counts[how].most_common(_MOST_NAMED) if count]
+        names = [name for name, count in counts[how].most_common() if count]
         if names:
-            more = ", …" if len(counts[how]) > _MOST_NAMED else ""
-            parts.append(f"{counts[how].total():,} {text} ({', '.join(names)}{more})")
+            shown = ", ".join([*names[:_MOST_NAMED], *["…"][: len(names) > _MOST_NAMED]])
+            parts.append(f"{counts[how].total():,} {text} ({shown})")
     return "fidelity: " + ", ".join(parts)
