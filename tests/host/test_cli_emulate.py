@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from matmill import cli
-from matmill.cli import main
+from matmill.cli import console, main
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 
@@ -518,6 +518,20 @@ def test_elements_of_arrays_and_ranges_of_random_numbers(folder: Path, capsys: p
     assert np.isnan(y[:32]).all()
     assert ((y[32:] >= 3) & (y[32:] < 4 + np.exp(0.5))).all()
     assert "random:i8:4:0..300" in refused(capsys, *command[:4], *("--arg", "random:i8:4:0..300") * 3)
+
+
+def test_long_runs_tell_of_their_progress(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "k.cu").write_text("__global__ void k(float* y) { y[blockIdx.x * 64 + threadIdx.x] = 1; }")
+    command = ["emulate", "k.cu", "--grid", "200", "--block", "64", "--arg", "zeros:f32:12800", "--orders", "1"]
+    assert main(command) == cli.OK
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console, "_EVERY", 0.0)
+    assert main(command) == cli.OK
+    said = capsys.readouterr().err
+    assert "the emulator takes roughly 0 s for this on one core" in said
+    assert "k, 4 of 4 done" in said
 
 
 def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from matmill.cli.console import show, show_json, table
+from matmill.cli.console import progress, say_how_long, show, show_json, table
 from matmill.cli.emulate_arguments import FORMS, Files, Value, example, parse_argument, parse_symbol
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from matmill.bench.progress import Progress
     from matmill.emulator import Order
     from matmill.testing.arguments import At
     from matmill.testing.kernel import PtxKernel, Settings
@@ -150,11 +152,13 @@ def run(args: argparse.Namespace) -> int:
     named = _named(values) | symbols
     files |= _files(args.out, named)
     written = None if args.pdl_writes is None else args.pdl_writes.split(",")
-    report = kernel.launch(
-        args.grid, args.block, values, shared=args.shared, cluster=args.cluster, cooperative=args.cooperative,
-        pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
-        symbols=symbols, settings=_settings(args, began), suppressions=_suppressions(args.suppressions),
-    )  # fmt: skip
+    with progress() as tell:
+        settings = replace(_settings(args, began), progress=_telling(kernel.unit.spelled, tell))
+        report = kernel.launch(
+            args.grid, args.block, values, shared=args.shared, cluster=args.cluster, cooperative=args.cooperative,
+            pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
+            symbols=symbols, settings=settings, suppressions=_suppressions(args.suppressions),
+        )  # fmt: skip
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name]))
@@ -190,6 +194,19 @@ def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> 
         from matmill.testing.sarif import sarif  # noqa: PLC0415 — see run
 
         sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
+
+
+def _telling(kernel: str, tell: Progress) -> Callable[[int, int], None]:
+    """Return what tells of a launch's progress, and after the second batch how long it takes, if that is long."""
+    times: list[float] = []
+
+    def told(done: int, total: int) -> None:
+        times.append(time.perf_counter())
+        if done == 2:
+            say_how_long((times[1] - times[0]) * total)
+        tell(kernel, done, total)
+
+    return told
 
 
 def _settings(args: argparse.Namespace, began: float) -> Settings:

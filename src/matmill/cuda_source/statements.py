@@ -39,15 +39,6 @@ class Side:
 
 
 @dataclass
-class _Function:
-    """The body of a function or lambda: its lines, and those at which a thread may leave it."""
-
-    first: int
-    last: int
-    leaves: tuple[int, ...]
-
-
-@dataclass
 class Statement:
     """An ``if``, a loop or a ``switch``: the lines of its keyword and condition, its sides, and the loop around it."""
 
@@ -110,8 +101,8 @@ class Statements:
         inside = False
         for name, line in self._known(barrier):
             reader = self._reader(name)
-            around = [each for each in reader.functions if each.first <= line <= each.last]
-            if any(at <= line for each in around[-1:] for at in each.leaves):
+            around = [leaves for first, last, leaves in reader.functions if first <= line <= last]
+            if any(at <= line for leaves in around[-1:] for at in leaves):
                 return False
             for each in reader.statements:
                 if any(side.first < line <= side.last or line in side.barriers for side in each.sides):
@@ -170,8 +161,8 @@ class _Reader:
             at = token.start
             self.lines.append(line)
         self.statements: list[Statement] = []
-        # Inner bodies follow those around them.
-        self.functions: list[_Function] = []
+        # The first and last lines of functions' bodies, and those at which a thread may leave; inner bodies come later.
+        self.functions: list[tuple[int, int, tuple[int, ...]]] = []
         position = 0
         while position < len(self.tokens):
             position = self._statement(position, None)
@@ -213,7 +204,7 @@ class _Reader:
             # A body after a function's name, or a class's members: separate statements.
             if self._text(at - 1) in {")", "noexcept", "const", "mutable"}:
                 end = self._skip(at)
-                self.functions.append(_Function(self._line(at), self._line(end - 1), self._leaves(at, end)))
+                self.functions.append((self._line(at), self._line(end - 1), self._leaves(at, end)))
             return at
         return at + 1
 

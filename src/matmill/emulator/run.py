@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -42,6 +42,7 @@ def run(
     schedule: int = 0, order: Order | None = None, counters: bool = True, threads: int | None = None,
     symbols: Symbols | None = None, source: SourceFacts | None = None, own_waits: bool = False,
     pdl_writes: Collection[str] | None = None, until: float = math.inf,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:  # fmt: skip
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -55,7 +56,8 @@ def run(
     bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
     the CUDA C++ has inside branches, and more; None means unknown. With ``own_waits`` the race detector treats a wait
     for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper. ``pdl_writes`` are
-    the names of the arrays that the launch before a dependent one writes; None means any.
+    the names of the arrays that the launch before a dependent one writes; None means any. ``progress`` gets the batches
+    of blocks that are done, and their number.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
     match the entry, ``KernelFault`` if a GPU would stop the kernel, or if it would never end, and ``TimeoutError`` when
@@ -76,7 +78,8 @@ def run(
         program=program, launch=launch, space=space, heap=Heap(space),
         symbols=allocate_variables(module, space, symbols or {}), parameters=parameter_bytes(program, launch),
         detector=detector, counting=counters, late_copies=order.late_copies, source=source, own_waits=own_waits,
-        pdl_writes=pdl_writes, until=until, workspace=0 if room is None else room.start,
+        pdl_writes=pdl_writes, until=until, progress=progress,
+        workspace=0 if room is None else room.start,
     )  # fmt: skip
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if order.seed:
@@ -154,10 +157,12 @@ class _Pool:
                 machine.underflow[0] = True
 
         with np.errstate(all="ignore"), np.errstate(under="call", call=noted):
-            for batch in batches:
+            for done, batch in enumerate(batches, 1):
                 scheduler = self._scheduler(len(batch))
                 scheduler.begin(batch)
                 self._finish(scheduler, batch)
+                if self.context.progress is not None:
+                    self.context.progress(done, len(batches))
             while self.waiting:
                 if not self._wake():
                     raise self.waiting[0].spinning()

@@ -40,6 +40,7 @@ class Settings:
     order: Order = field(default_factory=Order)
     orders: Callable[[EmulatedProgram, Launch], Iterable[Order]] | None = None
     since: float | None = None
+    progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class PtxKernel:
                 return run(
                     self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
                     races=settings.races, order=order, counters=counters, pdl_writes=pdl_writes,
-                    until=until,
+                    until=until, progress=settings.progress if counters else None,
                 ), False  # fmt: skip
             except KernelFault as fault:
                 if fault.report is None:

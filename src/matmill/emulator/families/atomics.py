@@ -54,14 +54,9 @@ def atomic(i: Instruction) -> Action:
         return Atomic(access, operation, np.dtype(word), lane_kind, len(values))
 
     return Action(
-        i,
-        tuple(Value(v, word) for v in values),
-        tuple(Value(o, word) for o in d),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(address),
-    )
+        i, tuple(Value(v, word) for v in values), tuple(Value(o, word) for o in d), bind=bind, tally="memory",
+        masks_itself=True, uses=base_registers(address),
+    )  # fmt: skip
 
 
 def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
@@ -88,14 +83,9 @@ def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
         return call
 
     return Action(
-        i,
-        tuple(Value(v, "u8") for v in values),
-        tuple(Value(o, "u8") for o in scalars(d)),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(address),
-    )
+        i, tuple(Value(v, "u8") for v in values), tuple(Value(o, "u8") for o in scalars(d)), bind=bind, tally="memory",
+        masks_itself=True, uses=base_registers(address),
+    )  # fmt: skip
 
 
 class Atomic:

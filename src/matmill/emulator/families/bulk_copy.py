@@ -59,11 +59,9 @@ def bulk(i: Instruction) -> Action:
         if not isinstance(count, Immediate):
             raise i.unsupported("a count that is no literal")
         return Action(
-            i,
-            bind=lambda bound: _bind_wait(bound, int(count.value), reads_only=reads_only),
-            tally="memory",
+            i, bind=lambda bound: _bind_wait(bound, int(count.value), reads_only=reads_only), tally="memory",
             masks_itself=True,
-        )
+        )  # fmt: skip
     return _decode(i, m)
 
 
@@ -165,13 +163,9 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     )  # fmt: skip
     named = [a for a in (outer, inner, barrier) if a is not None]
     return Action(
-        i,
-        form.sources(),
-        bind=lambda bound: (TensorCopy if tensor else BulkCopy)(bound, i, form),
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(*named),
-    )
+        i, form.sources(), bind=lambda bound: (TensorCopy if tensor else BulkCopy)(bound, i, form), tally="memory",
+        masks_itself=True, uses=base_registers(*named),
+    )  # fmt: skip
 
 
 def _check_type(i: Instruction, operation: str, kind: str, *, shared: bool) -> None:

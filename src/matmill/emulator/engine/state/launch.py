@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,9 +66,9 @@ class LaunchContext:
 
     ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
-    ``source``, ``own_waits``, ``pdl_writes`` and ``until`` are as for ``run``. ``workspace`` is the address of memory
-    with which a cooperative launch synchronizes its grid, 0 in other launches. ``meetings`` has, by its instruction,
-    the warps that came together to a barrier which does not wait for the whole block.
+    ``source``, ``own_waits``, ``pdl_writes``, ``until`` and ``progress`` are as for ``run``. ``workspace`` is the
+    address of memory with which a cooperative launch synchronizes its grid, 0 in other launches. ``meetings`` has, by
+    its instruction, the warps that came together to a barrier which does not wait for the whole block.
     """
 
     program: EmulatedProgram
@@ -85,6 +85,7 @@ class LaunchContext:
     workspace: int = 0
     pdl_writes: Collection[str] | None = None
     until: float = math.inf
+    progress: Callable[[int, int], None] | None = None
     meetings: dict[Instruction, set[tuple[int, ...]]] = field(default_factory=dict)
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)
