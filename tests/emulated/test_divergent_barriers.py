@@ -1,4 +1,4 @@
-"""Barriers inside of a branch that lanes of the same warp do not take: an error that names it, and no other branch."""
+"""Barriers inside of a branch that some threads do not take: an error that names it, and no other branch."""
 
 from __future__ import annotations
 
@@ -84,11 +84,36 @@ RETURNED = {
     "else": "if (t < n) {\n  o[t] = 2;\n  __syncthreads();\n} else {\n  o[t] = 1;\n  return;\n}",
 }
 SILENT = {
-    "whole warps": "if (t < 32) {\n  o[t] = s[t];\n  __syncthreads();\n  o[t]++;\n}",
-    "whole warps in a reduction": "for (int d = 64; d > 16; d /= 2)\n  if (t < d) {\n    __syncthreads();\n  }",
+    "whole warps that return": "if (t < 32) {\n  o[t] = s[t];\n  __syncthreads();\n} else {\n  return;\n}",
+    "whole warps that have returned": "if (t >= 32) return;\n#pragma unroll 1\nwhile (n-- > 37) __syncthreads();",
     "the same way for all": "if (n > 3) {\n  __syncthreads();\n  o[t] = s[63 - t];\n}",
     "no barrier inside": "if (t % 2) {\n  o[t] = 1;\n}\n__syncthreads();\no[t] += s[63 - t];",
+    "copies by unrolling": "for (int i = 0; i < 4; i++) { s[t] = i; __syncthreads(); o[t] += s[9]; __syncthreads(); }",
+    "copies by jump threading": "int v = 1; if (n > 3) v = o[t]; __syncthreads(); if (n > 3) o[t] = v + s[63 - t];",
+    "sides that all take alike": "if (n > 3) { __syncthreads(); } else { __syncthreads(); o[t] = 1; }",
+    "roles of one number": """if (t < 32) {
+  asm volatile("bar.sync 1, 64;");
+  o[t] = s[63 - t];
+} else {
+  asm volatile("bar.sync 1, 64;");
+}""",
     "roles": 'if (t < 32) {\n  asm volatile("bar.sync 1, 64;");\n} else {\n  asm volatile("bar.arrive 1, 64;");\n}',
+}  # fmt: skip
+
+
+#: Warps that pass barrier 0 at different lines, or some of them not at all: the text that names the others.
+WHOLE = {
+    "both sides in one line": ("if (t < 32) { __syncthreads(); o[t] = 1; } else __syncthreads();", "both"),
+    "both sides": ("if (t < 32) {\n  __syncthreads();\n  o[t] = 1;\n} else {\n  __syncthreads();\n}", "both"),
+    "both sides by calls": ("if (t < 32) {\n  meet(s, t);\n  o[t] = 1;\n} else {\n  meet(s, t);\n}", "called at"),
+    "a reduction": ("if (t < 32) o[t] = __syncthreads_or(t);\nelse {\n  __syncthreads();\n}", "bar.red"),
+    "one side": ("if (t < 32) {\n  o[t] = s[t];\n  __syncthreads();\n  o[t]++;\n}", "warp 1 of block (0, 0, 0) ended"),
+    "one side by a call": ("if (t < 32) {\n  meet(s, t);\n  o[t]++;\n}", "warp 1 of block (0, 0, 0) ended without"),
+    "a reduction that halves": (
+        "for (int d = 64; d > 16; d /= 2)\n  if (t < d) {\n    __syncthreads();\n  }",
+        "warp 1 of block (0, 0, 0) ended without",
+    ),
+    "loops of two lengths": ("for (int i = 0; i < 2 + t / 32; i++) {\n  o[t] = i;\n  __syncthreads();\n}", "ended"),
 }  # fmt: skip
 
 
@@ -119,6 +144,15 @@ def test_threads_that_have_returned(name: str, schedule: int) -> None:
 
 
 @pytest.mark.parametrize("schedule", [0, 1])
+@pytest.mark.parametrize("name", WHOLE)
+def test_warps_at_different_barriers_of_the_source(name: str, schedule: int) -> None:
+    body, text = WHOLE[name]
+    kinds, messages = emulate(body, schedule)
+    assert kinds == [("error", "divergent-barrier")]
+    assert text in messages[0]
+
+
+@pytest.mark.parametrize("schedule", [0, 1])
 @pytest.mark.parametrize("name", SILENT)
 def test_whole_warps_and_roles(name: str, schedule: int) -> None:
     assert emulate(SILENT[name], schedule)[0] == []
@@ -131,3 +165,8 @@ def test_ptx_without_a_source_says_no_more_than_it_knows() -> None:
     report = matmill.emulate(ptx, "k", 1, 64, np.zeros(64, np.int32), np.int32(40), races=False)
     assert [(h.severity, h.kind) for h in report.hazards] == [("note", "early-exit")]
     assert "had ended when" in report.hazards[0].message
+    whole = compile_ptx(f"{HEAD}{WHOLE['both sides'][0]}\n}}\n".replace("#include <cassert>", ""))
+    bare = "\n".join(line for line in whole.splitlines() if ".loc" not in line and ".file" not in line)
+    for text, kinds in ((whole, ["divergent-barrier"]), (bare, [])):
+        report = matmill.emulate(text, "k", 1, 64, np.zeros(64, np.int32), np.int32(40), races=False)
+        assert [h.kind for h in report.hazards] == kinds

@@ -51,8 +51,8 @@ def load(row: int = 0, tensor_map: str = "&map") -> str:
     return LOAD.replace("ROW", str(row)).replace("MAP", tensor_map)
 
 
-#: Found by comparing launches, not in one: see ``tests/host/test_pytest_plugin.py``.
-COMPARED = {"order"}
+#: Found by comparing launches (``tests/host/test_pytest_plugin.py``), or with the source (``test_findings.py``).
+COMPARED = {"order", "unset-variable", "unwritten-output"}
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 #: The body of a kernel of 64 or 128 threads, by hazard kind. It has ``float* x`` (64 elements, read-only where the kind
 #: says so), a tensor map of x as 8 x 8 elements, whose box is the whole of it, and a texture of x.
@@ -62,6 +62,9 @@ BODIES = {
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
     "uninitialised-global": "x[t] += 1;",
+    "read-only-cache": "x[t] = t; __syncthreads(); if (__ldg(x + 63 - t) == 5) x[t] = 0;",
+    "uninitialised-local": "int v[64]; v[63] = t; x[t] = v[t];",
+    "uninitialised-register": "float v; for (int i = 0; i < x[0]; i++) v += x[i]; x[t] = v;",
     "use-after-free": "volatile float* p = (float*)malloc(16); p[1] = t; free((void*)p); x[t] = p[1];",
     "invalid-free": "free(x + t + 1);",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",

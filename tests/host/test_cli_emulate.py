@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from matmill import cli
-from matmill.cli import main
+from matmill.cli import console, main
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 
@@ -213,6 +213,53 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     assert asked(*command, "--no-races", capsys=capsys)["ok"] is True
 
 
+ORDERED = """__device__ int flag;
+__global__ void k(const float* x, float* y) {
+  const int t = threadIdx.x;
+  if (blockIdx.x == 0 && t == 0) atomicExch(&flag, 1);
+  float sum = 0;
+  for (int i = 0; i < 64; i++) sum += x[i];
+  if (blockIdx.x == 1 && t == 0 && atomicAdd(&flag, 0) == 0) WRONG;
+  y[blockIdx.x * 64 + t] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [("while (atomicAdd(&flag, 0) != 2)", "deadlock"), ("sum = 0", "order"), ("y[0] = 1", "race")]
+)
+def test_what_only_another_order_shows_comes_with_a_witness(
+    wrong: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "k.cu").write_text(ORDERED.replace("WRONG", wrong))
+    command = [
+        "emulate",
+        "k.cu",
+        "--grid",
+        "2",
+        "--block",
+        "64",
+        "--arg",
+        "random:f32:64",
+        "--arg",
+        "out:y.npy:f32:128",
+    ]
+    alone = asked(*command, "--orders", "1", capsys=capsys)
+    assert (alone["hazards"], alone["orders"]) == ([], 1)
+    code = cli.OK if kind == "order" else cli.FAILED
+    record = asked(*command, "--orders", "4", "--witness", "w.json", code=code, capsys=capsys)
+    assert record["orders"] == 4
+    assert {hazard["kind"] for hazard in record["hazards"]} == {kind}
+    assert record["witnesses"][0]["order"] == {"ahead": [1, -1]}
+    assert json.loads((folder / "w.json").read_text())["order"] == {"ahead": [1, -1]}
+    again = asked(*command, "--order", "w.json", code=code, capsys=capsys)
+    assert kind in {"order", *(hazard["kind"] for hazard in again["hazards"])}
+    assert main(command) == code  # without --orders: as many as double the time, at least this one
+    assert "orders of warps ran" in capsys.readouterr().out
+    (folder / "w.json").write_text("{}")
+    assert main([*command, "--order", "w.json"]) == cli.USAGE
+
+
 def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "flag.cu").write_text(
         'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n'
@@ -376,12 +423,115 @@ def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsy
         ("axpy.cu --block 1 GOOD --out y.npy", "INDEX=FILE.npy"),
         ("axpy.cu --block 1 GOOD --target sm_1", "target: got 'sm_1'"),
         ("missing.cu --block 1", "No such file"),
-        ("scale.cuh --block 1", "ending in .ptx or .cu"),
+        ("scale.txt --block 1", "ending in .ptx, .cu or .cuh"),
     ],
 )
 def test_wrong_usage(folder: Path, command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.is_dir()
     assert words in refused(capsys, "emulate", *command.replace("GOOD", " ".join(GOOD)).split())
+
+
+#: Files as learners start them: kernel and host code, the signature, and the command without its first words.
+STARTED = {
+    "one dimension": (
+        """#define N (1 << 10)
+        __global__ void add(const float* A, const float* B, float* C, int n) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) C[i] = A[i] + B[i];
+        }
+        int main() {
+          size_t bytes = N * sizeof(float);
+          float *d_A, *d_B, *d_C;
+          cudaMalloc(&d_A, bytes); cudaMalloc((void**)&d_B, bytes); cudaMalloc(&d_C, bytes);
+          int threads = 256, blocks = (N + threads - 1) / threads;
+          add<<<blocks, threads>>>(d_A, d_B, d_C, N);
+        }""",
+        "add(const float* A, const float* B, float* C, int n)",
+        "--grid 4 --block 256 --arg random:f32:1024 --arg random:f32:1024 --arg zeros:f32:1024 --arg 1024",
+    ),
+    "two dimensions": (
+        """#define TILE 16
+        __global__ void product(double* A, double* B, double* C, int m, int n) {
+          int r = blockIdx.y * TILE + threadIdx.y, c = blockIdx.x * TILE + threadIdx.x;
+          if (r < m && c < n) C[r * n + c] = A[r * n + c] * B[c];
+        }
+        void host() {
+          const int M = 64, N = 40;
+          cudaMalloc(&A, M * N * sizeof(double)); cudaMalloc(&B, N * sizeof(double));
+          cudaMalloc(&C, sizeof(double) * M * N);
+          dim3 block(TILE, TILE);
+          dim3 grid((N + TILE - 1) / TILE, (M + TILE - 1) / TILE);
+          product<<<grid, block>>>(A, B, C, M, N);
+        }""",
+        "product(double* A, double* B, double* C, int m, int n)",
+        "--grid 3,4 --block 16,16 --arg random:f64:2560 --arg random:f64:40 --arg zeros:f64:2560 --arg 64 --arg 40",
+    ),
+    "a template with the host's constants": (
+        """template <int BLOCK, int ITEMS> __global__ void dot(const float* a, float* out, int n) {
+          if (threadIdx.x < n) atomicAdd(out, a[threadIdx.x] * BLOCK * ITEMS);
+        }
+        int main() {
+          const int threads = 64; constexpr int items = 4;
+          dot<threads, items><<<dim3(2), threads, 2 * threads>>>(a, out, 100);
+        }""",
+        "dot<64, 4>(const float* a, float* out, int n)",
+        "--entry 'dot<64, 4>' --grid 2 --block 64 --shared 128 --arg random:f32:100 --arg zeros:f32:100 --arg 100",
+    ),
+    "no host code": (
+        """__global__ void scale(float* x, const float* y, float a, int n) {
+          int i = threadIdx.x;
+          if (i < n) x[i] = a * y[i];
+        }""",
+        "scale(float* x, const float* y, float a, int n)",
+        "--grid 4 --block 256 --arg zeros:f32:1024 --arg random:f32:1024 --arg 1.0 --arg 1024",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+@pytest.mark.parametrize("suffix", [".cu", ".cuh"])
+def test_a_file_alone_says_how_it_may_be_run(
+    name: str, suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, signature, words = STARTED[name]
+    (folder / f"k{suffix}").write_text(source)
+    for some in ([], ["--block", "64"]):
+        said = refused(capsys, "emulate", f"k{suffix}", *some)
+        assert f"The kernel is {signature}. A command that runs it:\n" in said
+        assert said.rstrip().endswith(f"matmill emulate k{suffix} {words}")
+    assert main(["emulate", f"k{suffix}", *shlex.split(words)]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "\nfidelity: " in shown
+    assert " warp instructions as hardware was recorded to execute them" in shown
+
+
+def test_elements_of_arrays_and_ranges_of_random_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(
+        "__global__ void k(const int* x, const float* f, float* y) {\n"
+        "  const int i = threadIdx.x;\n  y[i] = x[i - 3] + expf(f[i]);\n}"
+    )
+    command = ["emulate", "k.cu", "--block", "32", "--arg", "random:i32:64:2..4@3", "--arg", "random:f32:32:0..0.5:7"]
+    record = asked(*command, "--arg", "out:y.npy:f32:64@32", capsys=capsys)
+    assert record["ok"]
+    assert "approx" in record["fidelity"]
+    y = np.load(folder / "y.npy")
+    assert np.isnan(y[:32]).all()
+    assert ((y[32:] >= 3) & (y[32:] < 4 + np.exp(0.5))).all()
+    assert "random:i8:4:0..300" in refused(capsys, *command[:4], *("--arg", "random:i8:4:0..300") * 3)
+
+
+def test_long_runs_tell_of_their_progress(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "k.cu").write_text("__global__ void k(float* y) { y[blockIdx.x * 64 + threadIdx.x] = 1; }")
+    command = ["emulate", "k.cu", "--grid", "200", "--block", "64", "--arg", "zeros:f32:12800", "--orders", "1"]
+    assert main(command) == cli.OK
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console, "_EVERY", 0.0)
+    assert main(command) == cli.OK
+    said = capsys.readouterr().err
+    assert "the emulator takes roughly 0 s for this on one core" in said
+    assert "k, 4 of 4 done" in said
 
 
 def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -318,3 +318,43 @@ def test_structs_of_the_host_s_threads_have_their_size() -> None:
     x = np.zeros(1, np.int32)
     assert matmill.emulate(text, None, 1, 1, pool, x).ok
     assert x[0] == 7
+
+
+def test_a_header_is_judged_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "memory.h").write_text("__device__ inline float twice(float x) { return 2 * x; }\n")
+    source = """#include <cuda/atomic>
+    #include <cuda/std/tuple>
+    #include <cuda/cmath>
+    #include <memory>
+    #include <openmpi/mpi.h>
+    #include "kernels/memory.h"
+    __global__ void k(float* y, int* n) {
+      cuda::atomic_ref<int, cuda::thread_scope_device>(*n).fetch_add(1);
+      y[threadIdx.x] = twice(cuda::std::get<1>(cuda::std::make_tuple(1, 2.0f))) + cuda::ceil_div(5, 2);
+    }"""
+    (tmp_path / "k.cu").write_text(source)
+    y, n = np.zeros(32, np.float32), np.zeros(1, np.int32)
+    report = matmill.emulate(tmp_path / "k.cu", "k", 1, 32, y, n)
+    assert report.ok
+    assert report.left_out == ("host headers: memory, openmpi/mpi.h",)
+    assert (y == 7).all()
+    assert n[0] == 32
+    (tmp_path / "k.cu").write_text(source.replace("twice", "thrice"))
+    with pytest.raises(CompileError, match=r"(?s)thrice.*left out as host headers: memory, openmpi/mpi.h\."):
+        matmill.emulate(tmp_path / "k.cu", "k", 1, 32, y, n)
+
+
+def test_the_runtime_s_functions_of_dependent_launches() -> None:
+    source = """#include <cuda_runtime.h>
+    __global__ void k(const float* x, float* y) {
+      cudaTriggerProgrammaticLaunchCompletion();
+      cudaGridDependencySynchronize();
+      y[threadIdx.x] = x[threadIdx.x];
+    }"""
+    x, y = np.ones(32, np.float32), np.zeros(32, np.float32)
+    assert matmill.emulate(source, "k", 1, 32, x, y, pdl=True).hazards == ()
+    assert matmill.emulate(source, "k", 1, 32, x, y, target="sm_80").hazards == ()
+    late = source.replace("cudaGridDependencySynchronize();", "", 1)
+    report = matmill.emulate(late, "k", 1, 32, x, y, pdl=True)
+    assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}

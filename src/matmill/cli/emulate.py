@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +17,17 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Files, Value, parse_argument, parse_symbol
+from matmill.cli.console import progress, say_how_long, show, show_json, table
+from matmill.cli.emulate_arguments import FORMS, Files, Value, example, parse_argument, parse_symbol
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.testing.kernel import PtxKernel
+    from matmill.bench.progress import Progress
+    from matmill.emulator import Order
+    from matmill.testing.arguments import At
+    from matmill.testing.kernel import PtxKernel, Settings
     from matmill.testing.report import LaunchReport
     from matmill.testing.suppressions import Suppression
 
@@ -53,7 +59,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--entry", metavar="NAME", help="the kernel as C++ spells it: 'scale<float, 4>' (default: the only one)"
     )
     parser.add_argument("--grid", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks (default 1)")
-    parser.add_argument("--block", metavar="X[,Y,Z]", type=_extent, required=True, help="threads per block")
+    parser.add_argument(
+        "--block", metavar="X[,Y,Z]", type=_extent, help="threads per block (else the host code's are shown)"
+    )
     parser.add_argument("--shared", metavar="BYTES", type=_bytes, default=0, help="dynamic shared memory (default 0)")
     parser.add_argument("--arg", metavar="VALUE", action="append", default=[], help=f"in the kernel's order: {FORMS}")
     parser.add_argument(
@@ -80,12 +88,20 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--late-copies", action="store_true", help="let asynchronous copies and wgmma act no earlier than waits demand"
     )
-    parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
+    parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="this order of warps alone")
+    parser.add_argument("--order", metavar="FILE", type=Path, help="the order of warps of a witness alone")
+    parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
+    parser.add_argument(
+        "--orders", metavar="N", type=_bytes, help="how many orders (default: as many as double the time; 1 is fastest)"
+    )
     parser.add_argument(
         "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
     )
     parser.add_argument("--cooperative", action="store_true", help="a launch whose blocks may use grid.sync()")
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
+    parser.add_argument(
+        "--pdl-writes", metavar="NAME,...", help="with --pdl: the arrays (parameters) that the launch before writes"
+    )
     parser.add_argument(
         "--initcheck",
         action="store_true",
@@ -119,47 +135,51 @@ def _bytes(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
-    from matmill.testing.kernel import Settings, load  # noqa: PLC0415 — other commands should not pay for these
+    from matmill.testing.kernel import load  # noqa: PLC0415 — other commands should not pay for these
 
+    began = time.perf_counter()
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
     files: Files = {}
-    values = _values(args.arg, kernel, files)
-    for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
+    if args.block is None:
+        raise ArgumentError(
+            argument="--block", got="nothing", wanted="the threads of a block", fix=example(kernel, args.file)
+        )
+    values = _values(args.arg, kernel, args.file, files)
+    for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
         if path is not None:
             writable(path, option)
     symbols = dict(parse_symbol(text, files) for text in args.symbol)
     named = _named(values) | symbols
     files |= _files(args.out, named)
-    report = kernel.launch(
-        args.grid,
-        args.block,
-        values,
-        shared=args.shared,
-        cluster=args.cluster,
-        cooperative=args.cooperative,
-        pdl=args.pdl,
-        strict=args.strict,
-        initcheck=args.initcheck,
-        symbols=symbols,
-        settings=Settings(races=not args.no_races, late_copies=args.late_copies, schedule=args.schedule),
-        suppressions=_suppressions(args.suppressions),
-    )
+    written = None if args.pdl_writes is None else args.pdl_writes.split(",")
+    with progress() as tell:
+        settings = replace(_settings(args, began), progress=_telling(kernel.unit.spelled, tell))
+        report = kernel.launch(
+            args.grid, args.block, values, shared=args.shared, cluster=args.cluster, cooperative=args.cooperative,
+            pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
+            symbols=symbols, settings=settings, suppressions=_suppressions(args.suppressions),
+        )  # fmt: skip
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name]))
     _write(args.html, args.sarif, report)
+    if args.witness is not None:
+        _write_witness(args.witness, report)
     outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
     if args.json:
-        show_json(report.as_dict() | {"outputs": outputs})
+        document = report.as_dict() | {"outputs": outputs}
+        if args.orders is None:
+            del document["orders"]  # it depends on the machine's speed, unlike all others
+        show_json(document)
     else:
         show(_shown(report, outputs))
     return 0 if report.ok else 1
 
 
 def _file(path: Path) -> Path:
-    if path.suffix.lower() not in {".ptx", ".cu"}:
+    if path.suffix.lower() not in {".ptx", ".cu", ".cuh"}:
         raise ArgumentError(
-            argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx or .cu", fix="Rename it."
+            argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx, .cu or .cuh", fix="Rename it."
         )
     return path
 
@@ -176,6 +196,63 @@ def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> 
         sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
 
 
+def _telling(kernel: str, tell: Progress) -> Callable[[int, int], None]:
+    """Return what tells of a launch's progress, and after the second batch how long it takes, if that is long."""
+    times: list[float] = []
+
+    def told(done: int, total: int) -> None:
+        times.append(time.perf_counter())
+        if done == 2:
+            say_how_long((times[1] - times[0]) * total)
+        tell(kernel, done, total)
+
+    return told
+
+
+def _settings(args: argparse.Namespace, began: float) -> Settings:
+    """Return the orders in which the launch runs: one that is asked for, else as many as take as long as the first."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
+    from matmill.testing.findings import further_orders  # noqa: PLC0415 — see run
+    from matmill.testing.kernel import Settings  # noqa: PLC0415 — see run
+
+    if args.order is not None:
+        return Settings(races=not args.no_races, order=_read_order(args.order))
+    order = Order(args.schedule, late_lanes=bool(args.schedule % 2), late_copies=args.late_copies)
+    if args.orders is None and (order != Order() or args.no_races):
+        return Settings(races=not args.no_races, order=order)
+    most, since = (None, began) if args.orders is None else (max(args.orders - 1, 0), None)
+    return Settings(
+        races=not args.no_races,
+        order=order,
+        orders=lambda program, launch: islice(further_orders(program, launch), most),
+        since=since,
+    )
+
+
+def _read_order(path: Path) -> Order:
+    """Return the order in a witness's file."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
+
+    try:
+        order = json.loads(path.read_text(encoding="utf-8"))["order"]
+        ahead = order.pop("ahead", None)
+        return Order(**order, ahead=tuple(ahead) if ahead else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ArgumentError(
+            argument="--order", got=f"{str(path)!r}: {problem}", wanted="a file that --witness wrote", fix="Write one."
+        ) from problem
+
+
+def _write_witness(path: Path, report: LaunchReport) -> None:
+    """Write the shortest order that shows the report's first error, or else its first hazard."""
+    from matmill.emulator import Order  # noqa: PLC0415 — see run
+    from matmill.testing.report import spelled  # noqa: PLC0415 — see run
+
+    shown = sorted(report.witnesses, key=lambda each: each[0].severity != "error")
+    hazard, order = shown[0] if shown else ((report.hazards or ("nothing",))[0], Order())
+    path.write_text(json.dumps({"order": spelled(order), "shows": str(hazard)}) + "\n", encoding="utf-8")
+
+
 def _options(args: argparse.Namespace) -> list[str]:
     """Return NVRTC's options: definitions, the standard, and any other."""
     standard = [f"-std={args.std}"] if args.std else []
@@ -188,7 +265,7 @@ def _suppressions(path: Path | None) -> tuple[Suppression, ...]:
     return read(path) if path is not None else ()
 
 
-def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value | tuple[Value, ...]]:
+def _values(texts: Sequence[str], kernel: PtxKernel, file: Path, files: Files) -> list[Value | At | tuple[Value, ...]]:
     """Parse one ``--arg`` for each parameter of the kernel."""
     parameters = kernel.function.params
     if len(texts) != len(parameters):
@@ -199,7 +276,7 @@ def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value
             argument="--arg",
             got=f"{len(texts)} values",
             wanted=f"{len(parameters)}: {named}" if parameters else "none",
-            fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.",
+            fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.\n{example(kernel, file)}",
         )
     return [
         parse_argument(text, index, parameter, files)
@@ -207,14 +284,14 @@ def _values(texts: Sequence[str], kernel: PtxKernel, files: Files) -> list[Value
     ]
 
 
-def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
+def _named(values: Sequence[Value | At | tuple[Value, ...]]) -> dict[str, Value]:
     """Return the arguments by their numbers, and members of structs by numbers such as "2.1"."""
     named: dict[str, Value] = {}
     for index, each in enumerate(values):
         if isinstance(each, tuple):
             named |= {f"{index}.{n}": member for n, member in enumerate(each)}
         else:
-            named[str(index)] = each
+            named[str(index)] = each if isinstance(each, np.generic | np.ndarray) else np.asarray(each.array)
     return named
 
 

@@ -18,6 +18,8 @@ from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matmill.emulator.frontend.syntax import Variable
+    from matmill.testing.arguments import At
+    from matmill.testing.kernel import PtxKernel
 
 Array = NDArray[Any]
 
@@ -32,7 +34,7 @@ TYPES: dict[str, np.dtype[Any]] = {
 #: Every form, for ``--help`` and error messages.
 FORMS = (
     "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE, "
-    "random:TYPE:SHAPE[:SEED] or struct:FORM,FORM,... with typed numbers"
+    "random:TYPE:SHAPE[:LOW..HIGH][:SEED] or struct:FORM,FORM,... with typed numbers; ARRAY@N points to its element N"
 )
 # Element types for PTX's parameter types; .b32 may be integer or real, so the number decides.
 _PARAMETERS = {
@@ -85,12 +87,18 @@ def parse_symbol(text: str, files: Files) -> tuple[str, Value]:
     return name, _parse(value, _Position(name), None, files)
 
 
-def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> Value | tuple[Value, ...]:
+def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> Value | At | tuple[Value, ...]:
     """Parse one ``--arg`` for the kernel's parameter ``index``; an output file is added to ``files``.
 
     Raises :class:`~matmill.errors.ArgumentError` for anything but ``FORMS``, and for values outside their type's range.
     """
     kind, _, rest = text.partition(":")
+    base, _, element = text.rpartition("@")
+    if element.isdigit() and kind in {"in", "out", "zeros", "random"}:
+        from matmill.testing.arguments import At  # noqa: PLC0415 — other commands should not pay for it
+
+        array = np.asarray(_parse(base, _Position(index), parameter, files))
+        return At(array, tuple(int(n) for n in np.unravel_index(int(element), array.shape)))
     if kind == "struct":
         members = rest.split(",")
         return tuple(_parse(member, _Position(index, n), None, files) for n, member in enumerate(members))
@@ -176,17 +184,23 @@ def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[in
 
 
 def _random(text: str, rest: str, position: _Position) -> Array:
-    """Return random floats uniform in [-1, 1), or integers of their whole range; the default seed is the position's."""
+    """Return random floats uniform in [-1, 1), or integers of their whole range, or of the range that is given.
+
+    The default seed is the position's.
+    """
     parts = rest.split(":")
-    seed = position.seed
-    if len(parts) == 3 and parts[2].isdigit():
-        seed = int(parts.pop())
-    shape, dtype = _shape_and_type(text, ":".join(parts), position)
+    seed = int(parts.pop()) if len(parts) > 2 and parts[-1].isdigit() else position.seed
+    given = re.fullmatch(r"(-?[\d.]+?)\.\.(-?[\d.]+)", parts[-1]) if len(parts) == 3 else None
+    shape, dtype = _shape_and_type(text, ":".join(parts[:2] if given else parts), position)
     rng = np.random.default_rng(seed)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return rng.uniform(-1, 1, shape).astype(dtype)
+        low, high = (int(given[1]), int(given[2])) if given else (limits.min, limits.max)
+        if not limits.min <= low <= high <= limits.max:
+            raise _wrong(text, position)
+        return rng.integers(low, high, shape, dtype, endpoint=True)
+    start, stop = (float(given[1]), float(given[2])) if given else (-1.0, 1.0)
+    return rng.uniform(start, stop, shape).astype(dtype)
 
 
 def _output(rest: str, position: _Position, files: Files) -> Array:
@@ -203,3 +217,38 @@ def _output(rest: str, position: _Position, files: Files) -> Array:
     writable(path, str(position))
     files[path] = position.name
     return array
+
+
+_SPELLED = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "char": "i8"}
+_SPELLED |= {"int": "i32", "unsigned int": "u32", "unsigned": "u32", "unsigned char": "u8", "long long": "i64"}
+_SPELLED |= {"short": "i16", "unsigned short": "u16", "unsigned long": "u64", "unsigned long long": "u64", "bool": "u8"}
+
+
+def example(kernel: PtxKernel, file: Path) -> str:
+    """Return a kernel's signature, and a command that runs it: as the host code does, or with arrays of 1024."""
+    from matmill.cuda_source.signature import Parameter  # noqa: PLC0415 — other commands should not pay for it
+
+    unit, launch = kernel.unit, kernel.unit.host_launch()
+    # PTX has sizes alone: what is as large as a pointer is taken for one.
+    sized = (Parameter(each.name, "float*" if each.size == 8 else "int") for each in kernel.function.params)
+    parameters = unit.parameters or tuple(sized)
+    words = ["matmill emulate", str(file)] + ([f"--entry '{unit.spelled}'"] if "<" in unit.spelled else [])
+    count = max((value for text in launch.arguments if (value := unit.constant(text))), default=1024)
+    grid = launch.grid if launch.sizes is not None else (-(-count // launch.block[0]),)
+    words += [f"--{name} {','.join(map(str, extents))}" for name, extents in (("grid", grid), ("block", launch.block))]
+    words += [f"--shared {launch.shared}"] if launch.shared else []
+    pointers = [each for each in parameters if each.pointee]
+    filled = [each for each in pointers if each.const] or pointers[:-1]
+    for number, parameter in enumerate(parameters):
+        text = launch.arguments[number] if number < len(launch.arguments) else ""
+        if parameter.pointee:
+            kind = _SPELLED.get(parameter.pointee, "u8")
+            nbytes = (launch.sizes or {}).get(text, 0)
+            elements = nbytes // TYPES[kind].itemsize or count
+            words.append(f"--arg {'random' if parameter in filled else 'zeros'}:{kind}:{elements}")
+        else:
+            real = (parameter.compiled or parameter.type) in {"float", "double"}
+            value = unit.constant(text)
+            words.append(f"--arg {value if value is not None else 1.0 if real else count}")
+    signature = f"{unit.spelled}({', '.join(map(str, parameters))})"
+    return f"The kernel is {signature}. A command that runs it:\n  {' '.join(words)}"

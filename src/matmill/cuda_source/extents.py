@@ -102,11 +102,20 @@ def shape_of(size: int, declared: tuple[str, list[str]], names: Mapping[str, str
     return (item, shape) if prod(shape) * item == size else None
 
 
+def evaluate(text: str, names: Mapping[str, str]) -> int | None:
+    """Evaluate a constant expression of + - * / <<, names and sizes of types, or return None.
+
+    >>> evaluate("n * sizeof(float)", {"n": "1 << 4"})
+    64
+    """
+    return _value(text, names, 0)
+
+
 def _value(text: str, names: Mapping[str, str], depth: int) -> int | None:
-    """Evaluate a constant expression of + - * / << and names, or return None."""
     if depth > 8:
         return None
     try:
+        text = re.sub(r"sizeof\s*\(\s*(\w+)\s*\)", lambda found: str(_SIZES.get(found[1], "?")), text)
         return _number(ast.parse(re.sub(r"(?<=\d)[uUlL]+\b", "", text).strip(), mode="eval").body, names, depth)
     except (SyntaxError, ValueError, ZeroDivisionError):
         return None

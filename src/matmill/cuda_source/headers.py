@@ -95,18 +95,23 @@ class _Gatherer:
 
     def _directive(self, match: re.Match[str], here: Path | None) -> str:
         spelled, headers = match[2] or match[3], self.gathered
-        # Thrust is host code that launches its own kernels.
-        host = not {spelled, Path(spelled).name}.isdisjoint(HOST_HEADERS) or spelled.startswith("thrust/")
+        name = Path(spelled).name
+        # A path decides, not its last part: <cuda/atomic> is CUDA's, "kernels/memory.h" the user's. Helpers of
+        # CUDA's samples are host code wherever they are, and Thrust launches its own kernels.
+        host = name.startswith("helper_") and name in HOST_HEADERS
+        host = host or spelled.startswith("thrust/") or (spelled in HOST_HEADERS and match[3] is not None)
         path = None if host else self._of_user(spelled, here if match[2] is not None else None)
         if path is not None:
             if path not in self.known:
                 self.known[path] = f"{len(self.known) + 1}/{path.name}"
                 self.left.append(path)
             return f'#include "{self.known[path]}"'
+        host = host or spelled in HOST_HEADERS
         if not host and any((each / spelled).is_file() for each in toolkit()):
             return match[0]
+        host = host or name in HOST_HEADERS
         (headers.host if host else headers.missing)[spelled] = None
-        return self._instead(Path(spelled).name) if host else ""
+        return self._instead(name) if host else ""
 
     def _instead(self, name: str) -> str:
         """Return a replacement for a host header, in one line, so that line numbers do not change."""

@@ -1,4 +1,4 @@
-"""Control statements of source files, to tell whether a barrier is inside a branch that lanes of a warp did not take.
+"""Control statements of source files, to tell whether a barrier is inside a branch that some threads did not take.
 
 PTX has the same branch for ``if (t >= n) return;`` before a barrier and for ``if (t < n) { … }`` around it. The source
 distinguishes them.
@@ -6,6 +6,7 @@ distinguishes them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +18,7 @@ _ESCAPES = frozenset({"break", "continue"})
 _CONTROL = frozenset({"if", "for", "while", "switch"})
 _LOOPS = frozenset({"for", "while", "do"})
 _HALVES = frozenset({"&", "|"})  # && and || are two tokens each
+_BARRIERS = frozenset({"__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or", "sync"})
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _ENDS = frozenset({";", ",", *_PAIRS.values()})  # the end of an operand
 
@@ -25,7 +27,7 @@ _ENDS = frozenset({";", ",", *_PAIRS.values()})  # the end of an operand
 class Side:
     """A part that a control statement runs or skips: its lines, and whether it calls a function or leaves a loop.
 
-    ``leaves`` are the lines at which a thread may leave the function.
+    ``leaves`` are the lines at which a thread may leave the function, ``barriers`` those of barriers of the block.
     """
 
     first: int
@@ -33,6 +35,7 @@ class Side:
     calls: bool
     escapes: bool
     leaves: tuple[int, ...]
+    barriers: tuple[int, ...]
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Statements:
 
     def __init__(self, files: Iterable[tuple[str, str]]) -> None:
         self._texts = dict(files)
-        self._read: dict[str, list[Statement]] = {}
+        self._read: dict[str, _Reader] = {}
 
     def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
         r"""Tell whether a barrier is in a branch that other lanes of its warp did not take; None if unknown.
@@ -81,11 +84,7 @@ class Statements:
         >>> result.diverges(["k.cu:1"], ["k.cu:2"]), result.diverges(["k.cu:4"], ["k.cu:5"])
         (True, False)
         """
-        for location in reversed(branch):
-            name, _, number = location.rpartition(":")
-            if name not in self._texts or not number.isdigit():
-                continue
-            line = int(number)
+        for name, line in reversed(list(self._known(branch))):
             around = [each for each in self._statements(name) if each.first <= line <= each.last]
             lines = [int(each.rpartition(":")[2]) for each in barrier if each.rpartition(":")[0] == name]
             if around and lines:
@@ -93,9 +92,60 @@ class Statements:
                 return passed is not None and not any(each.leaves(passed) for each in around)
         return None
 
+    def conditional(self, barrier: Sequence[str]) -> bool:
+        r"""Tell whether a control statement has a barrier inside, which no thread can have left out by returning.
+
+        >>> Statements([("k.cu", "void k() {\n  if (t < n)\n    __syncthreads();\n}")]).conditional(["k.cu:3"])
+        True
+        """
+        inside = False
+        for name, line in self._known(barrier):
+            reader = self._reader(name)
+            around = [leaves for first, last, leaves in reader.functions if first <= line <= last]
+            if any(at <= line for leaves in around[-1:] for at in leaves):
+                return False
+            for each in reader.statements:
+                if any(side.first < line <= side.last or line in side.barriers for side in each.sides):
+                    if each.leaves(line):
+                        return False
+                    inside = True
+        return inside
+
+    def opposed(self, barrier: Sequence[str]) -> bool:
+        """Tell whether both sides of an ``if`` have a barrier in the line of ``barrier``.
+
+        >>> Statements([("k.cu", "if (t < n) __syncthreads(); else __syncthreads();")]).opposed(["k.cu:1"])
+        True
+        """
+        return any(
+            len(each.sides) == 2 and all(line in side.barriers for side in each.sides)
+            for name, line in self._known(barrier[:1])
+            for each in self._reader(name).statements
+        )
+
+    def initialises(self, variable: str) -> bool:
+        """Tell whether the text gives a variable of file scope a value where it declares it.
+
+        >>> Statements([("k.cu", "__device__ int a[2] = {0}, b;")]).initialises("a")
+        True
+        """
+        name = re.escape(variable.rpartition("::")[2])
+        given = re.compile(rf"\b{name}\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|\{{)")
+        return any(given.search(text) for text in self._texts.values())
+
+    def _known(self, locations: Sequence[str]) -> Iterable[tuple[str, int]]:
+        """Yield the file and the line of each location in a file whose text is known."""
+        for location in locations:
+            name, _, number = location.rpartition(":")
+            if name in self._texts and number.isdigit():
+                yield name, int(number)
+
     def _statements(self, name: str) -> list[Statement]:
+        return self._reader(name).statements
+
+    def _reader(self, name: str) -> _Reader:
         if name not in self._read:
-            self._read[name] = _Reader(self._texts[name]).statements
+            self._read[name] = _Reader(self._texts[name])
         return self._read[name]
 
 
@@ -111,6 +161,8 @@ class _Reader:
             at = token.start
             self.lines.append(line)
         self.statements: list[Statement] = []
+        # The first and last lines of functions' bodies, and those at which a thread may leave; inner bodies come later.
+        self.functions: list[tuple[int, int, tuple[int, ...]]] = []
         position = 0
         while position < len(self.tokens):
             position = self._statement(position, None)
@@ -148,8 +200,17 @@ class _Reader:
             return at + 1
         while at < len(self.tokens) and self._text(at) not in {";", "{", "}"}:
             at = self._skip(at) if self._text(at) in {"(", "["} else at + 1
-        # A body after a function's name, or a class's members: separate statements.
-        return at if self._text(at) == "{" else at + 1
+        if self._text(at) == "{":
+            # A body after a function's name, or a class's members: separate statements.
+            if self._text(at - 1) in {")", "noexcept", "const", "mutable"}:
+                end = self._skip(at)
+                self.functions.append((self._line(at), self._line(end - 1), self._leaves(at, end)))
+            return at
+        return at + 1
+
+    def _leaves(self, at: int, end: int) -> tuple[int, ...]:
+        """Return the lines of tokens at which a thread may leave the function."""
+        return tuple(self._line(i) for i in range(at, end) if self._text(i) in _LEAVES)
 
     def _controlled(self, at: int, loop: Statement | None) -> int:
         keyword = self._text(at)
@@ -191,8 +252,14 @@ class _Reader:
     def _add_side(self, statement: Statement, at: int, end: int) -> None:
         taken = self.tokens[at:end]
         words = {token.text for token in taken if token.kind == "word"}
-        leaves = tuple(self._line(at + i) for i, token in enumerate(taken) if token.text in _LEAVES)
-        called = (name.text for name, bracket in pairwise(taken) if name.kind == "word" and bracket.text == "(")
-        calls = any(name not in _CONTROL for name in called)
-        side = Side(self._line(at), self._line(end - 1), calls, not words.isdisjoint(_ESCAPES), leaves)
+        called = [
+            (at + i, name.text)
+            for i, (name, bracket) in enumerate(pairwise(taken))
+            if name.kind == "word" and bracket.text == "("
+        ]
+        side = Side(
+            self._line(at), self._line(end - 1), calls=any(name not in _CONTROL for _, name in called),
+            escapes=not words.isdisjoint(_ESCAPES), leaves=self._leaves(at, end),
+            barriers=tuple(self._line(i) for i, name in called if name in _BARRIERS),
+        )  # fmt: skip
         statement.sides.append(side)

@@ -27,7 +27,7 @@ _HOST_HEADERS = (
     "vector_types.h version wchar.h windows.h x86intrin.h"
 )
 #: Headers of C, C++ and CUDA's host side of which device code needs nothing, or only what the prelude has.
-HOST_HEADERS = frozenset(_HOST_HEADERS.split())
+HOST_HEADERS = frozenset((*_HOST_HEADERS.split(), "cub/cub.cuh"))
 
 #: Replacements of host headers whose types device code uses: other headers, or a few declarations.
 INSTEAD = {
@@ -162,6 +162,11 @@ _TRAIT = re.compile(
     r"integral_constant|bool_constant|underlying_type\w*|make_(un)?signed\w*|result_of\w*|invoke_result\w*|"
     r"conjunction\w*|disjunction\w*|negation\w*|alignment_of|aligned_storage\w*|integral_constant"
 )
+# Functions of CUDA's device runtime that NVRTC does not know, as nvcc compiles them.
+_RUNTIME = {
+    "cudaGridDependencySynchronize": "griddepcontrol.wait",
+    "cudaTriggerProgrammaticLaunchCompletion": "griddepcontrol.launch_dependents",
+}
 _STD = re.compile(r"\bstd\s*::\s*(\w+)")
 _USING = re.compile(r"\busing\s+namespace\s+std\b")
 _NAMESPACES = re.compile(r"\busing\s+namespace\s+(?:::)?(\w+)\s*;")
@@ -179,6 +184,13 @@ def prelude(texts: list[str], *, cccl: bool) -> str:
     if any(_TRAIT.fullmatch(name) for name in used):
         headers.append("type_traits")
     parts = [PRELUDE]
+    parts += [
+        f"#if __CUDA_ARCH__ >= 900\n__device__ __forceinline__ void {name}() "
+        f'{{ asm volatile("{instruction};" ::: "memory"); }}\n#else\n'
+        f"__device__ __forceinline__ void {name}() {{}}\n#endif"
+        for name, instruction in _RUNTIME.items()
+        if name in whole and f"void {name}" not in whole
+    ]
     parts += [f"namespace {name} {{}}" for name in sorted(set(_NAMESPACES.findall(whole)) - {"std"})]
     if headers and cccl:
         parts += [f"#include <cuda/std/{header}>" for header in headers]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from matmill.cuda_source.declarations import Declaration
-from matmill.cuda_source.extents import ArrayShape, constants, shape_of, shared_arrays, template_values
+from matmill.cuda_source.extents import ArrayShape, constants, evaluate, shape_of, shared_arrays, template_values
 from matmill.cuda_source.headers import Gathered, gather, toolkit, toolkit_name
+from matmill.cuda_source.host_launch import HostLaunch, host_launch
 from matmill.cuda_source.keep import device_text, needed, summary
 from matmill.cuda_source.signature import Parameter, compiled, parameters_of
 from matmill.cuda_source.statements import Statements
@@ -52,7 +53,8 @@ class CompiledKernel:
     template: dict[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _statements(self) -> Statements:
+    def statements(self) -> Statements:
+        """The control statements of its files."""
         gathered = self.gathered
         # By their names in the PTX, which have no folders.
         texts = (
@@ -60,9 +62,18 @@ class CompiledKernel:
         )
         return Statements(texts)
 
-    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
-        """Tell whether ``barrier`` is in a branch not taken at ``branch``: see ``Statements.diverges``."""
-        return self._statements.diverges(branch, barrier)
+    @cached_property
+    def _constants(self) -> dict[str, str]:
+        return constants([file for _, _, file in self.gathered.files], {}) if self.gathered is not None else {}
+
+    def constant(self, text: str) -> int | None:
+        """Return the value of an expression of the source's constants, if it is known."""
+        return evaluate(text, self._constants) if text else None
+
+    def host_launch(self) -> HostLaunch:
+        """Return a launch of it as the host code makes it, as far as that is known."""
+        texts = self.gathered.originals.values() if self.gathered is not None else ()
+        return host_launch(texts, _base(self.spelled), self._constants)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, ArrayShape]:
         """Return the shapes of shared arrays by their names in the PTX, if the source determines them."""
@@ -209,7 +220,8 @@ def _kernels(gathered: Gathered) -> list[Declaration]:
 
 def _choices(gathered: Gathered) -> list[str]:
     declared = _kernels(gathered)
-    launches = [each for _, _, file in gathered.files for each in file.launches]
+    names = constants([file for _, _, file in gathered.files], {})
+    launches = [_in_numbers(each, names) for _, _, file in gathered.files for each in file.launches]
     choices: dict[str, None] = {}
     for declaration in declared:
         for name in declaration.names:
@@ -219,6 +231,15 @@ def _choices(gathered: Gathered) -> list[str]:
             else:
                 choices[spelled] = None
     return list(choices)
+
+
+def _in_numbers(launched: str, names: Mapping[str, str]) -> str:
+    """Return a launched kernel with the values of constants among its template's arguments, which may be the host's."""
+    base, bracket, arguments = launched.partition("<")
+    values = {word: evaluate(word, names) for word in re.findall(r"\b[A-Za-z_]\w*\b", arguments) if word in names}
+    for word, value in values.items():
+        arguments = arguments if value is None else re.sub(rf"\b{word}\b", str(value), arguments)
+    return base + bracket + arguments
 
 
 def _entry(entry: str | None, gathered: Gathered) -> str:
@@ -334,6 +355,7 @@ def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> Compile
         )
     install = _INSTALL + (" nvidia-curand has curand_kernel.h." if any("curand" in m for m in gathered.missing) else "")
     missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {install}"
+    host = f" These were left out as host headers: {', '.join(gathered.host)}." if gathered.host else ""
     reference = _REFERENCE.search(log)
     removed = (
         f"CUDA 12 has removed {reference[1]} references ({reference[1]}<...>): pass a "
@@ -345,6 +367,6 @@ def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> Compile
         argument=gathered.files[0][0],
         got=f"device code that does not compile for {target}",
         wanted="CUDA C++ that NVRTC accepts",
-        fix=f"{removed}The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}".rstrip(),
+        fix=f"{removed}The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}{host}".rstrip(),
         log=log,
     )

@@ -26,6 +26,7 @@ module to blocks of decoded instructions), ``races``, ``engine`` (what runs them
 from __future__ import annotations
 
 from matmill.emulator import families
+from matmill.emulator.engine.schedule.warp_order import Order
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
@@ -34,4 +35,7 @@ from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
 
 # Importing ``families`` registers its instructions in the table.
-__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]
+__all__ = [
+    "Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Order", "Report", "families", "parse",
+    "run",
+]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -11,20 +13,23 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.scheduler import Scheduler
+from matmill.emulator.engine.schedule.warp_order import Order
 from matmill.emulator.engine.state.clusters import cluster_order
 from matmill.emulator.engine.state.dependent_launch import is_dependent, never_waited
-from matmill.emulator.engine.state.launch import Diverges, LaunchContext, check_launch, parameter_bytes
+from matmill.emulator.engine.state.launch import LaunchContext, SourceFacts, check_launch, parameter_bytes
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.tally import Tally
-from matmill.emulator.engine.state.variables import Symbols, allocate_variables, read_back
+from matmill.emulator.engine.state.variables import Symbols, allocate_variables, note_unset, read_back
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.heap import Heap
+from matmill.emulator.program.ordering import ordering_of
 from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
-from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.detector import Race, RaceDetector
+from matmill.emulator.report.fidelity import fidelity
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch, coordinates
 
@@ -33,68 +38,59 @@ _BATCH_LANES = 4096
 
 
 def run(
-    module: Module | str,
-    launch: Launch,
-    memory: Memory,
-    *,
-    races: bool = True,
-    late_copies: bool = False,
-    schedule: int = 0,
-    counters: bool = True,
-    threads: int | None = None,
-    symbols: Symbols | None = None,
-    diverges: Diverges | None = None,
-    own_waits: bool = False,
-) -> Report:
+    module: Module | str, launch: Launch, memory: Memory, *, races: bool = True, late_copies: bool = False,
+    schedule: int = 0, order: Order | None = None, counters: bool = True, threads: int | None = None,
+    symbols: Symbols | None = None, source: SourceFacts | None = None, own_waits: bool = False,
+    pdl_writes: Collection[str] | None = None, until: float = math.inf,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:  # fmt: skip
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
     ``races`` detects unordered accesses. ``late_copies`` lets asynchronous copies and wgmma take effect as late as
     their waits allow, instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them
-    together, other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python
+    together, other numbers are seeds of orders in which some run far ahead, and in half of which diverged lanes meet
+    late. ``order`` replaces ``schedule`` and ``late_copies``. ``threads`` is the number of Python
     threads, one by default: NumPy releases the interpreter lock only inside its loops, and two threads were not faster.
     With races or atomics it is always one, so that results never depend on it. Without ``counters`` the counts of
     memory traffic stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables: their
-    bytes are the variables' initial values, and writable arrays get the final values. ``diverges`` tells from the
-    source whether a barrier is inside a branch, each given by its line and the lines of the calls that inline it; None
-    means unknown. With ``own_waits`` the race detector treats a wait for products of wgmma as one warp's, as in the PTX
-    ISA, instead of its warpgroup's, as on Hopper.
+    bytes are the variables' initial values, and writable arrays get the final values. ``source`` tells which barriers
+    the CUDA C++ has inside branches, and more; None means unknown. With ``own_waits`` the race detector treats a wait
+    for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper. ``pdl_writes`` are
+    the names of the arrays that the launch before a dependent one writes; None means any. ``progress`` gets the batches
+    of blocks that are done, and their number.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
-    match the entry, and ``KernelFault`` if a GPU would stop the kernel, or if it would never end.
+    match the entry, ``KernelFault`` if a GPU would stop the kernel, or if it would never end, and ``TimeoutError`` when
+    ``time.perf_counter`` has passed ``until``.
     """
     module = _parsed(module) if isinstance(module, str) else module
+    order = order or Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
     program = translate(module, launch.entry)
-    space = AddressSpace(memory, note_stores=races)
+    space = AddressSpace(memory, note_stores=races, note_all=races and program.has_constant_loads)
     warps = -(-launch.threads_per_block // LANES)
     cluster = program.entry.cluster if launch.cluster == (1, 1, 1) else None
     launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)
     check_launch(program, launch, module.capability)
     clusters = cluster_order(launch)
     detector = _detector(program, clusters, warps) if races else None
+    room = space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw") if launch.cooperative else None
     context = LaunchContext(
-        program=program,
-        launch=launch,
-        space=space,
-        heap=Heap(space),
-        symbols=allocate_variables(module, space, symbols or {}),
-        parameters=parameter_bytes(program, launch),
-        detector=detector,
-        counting=counters,
-        late_copies=late_copies,
-        diverges=diverges,
-        own_waits=own_waits,
-        workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
-        if launch.cooperative
-        else 0,
-    )
+        program=program, launch=launch, space=space, heap=Heap(space),
+        symbols=allocate_variables(module, space, symbols or {}), parameters=parameter_bytes(program, launch),
+        detector=detector, counting=counters, late_copies=order.late_copies, source=source, own_waits=own_waits,
+        pdl_writes=pdl_writes, until=until, progress=progress,
+        workspace=0 if room is None else room.start,
+    )  # fmt: skip
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
-    if schedule:
-        clusters = np.random.default_rng(schedule).permutation(clusters)
+    if order.seed:
+        clusters = np.random.default_rng(order.seed).permutation(clusters)
+    if order.ahead is not None:
+        clusters = clusters[np.argsort(~(clusters == order.ahead[0]).any(axis=1), kind="stable")]
     batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
     shares = [batches[i::workers] for i in range(workers)]
-    pools = [_Pool(context, schedule) for _ in shares]
+    pools = [_Pool(context, order) for _ in shares]
     try:
         if workers == 1:
             pools[0].run(shares[0])
@@ -109,6 +105,7 @@ def run(
     finally:
         read_back(module, space, context.symbols, symbols or {})
     tally, hazards = _totals(context, pools)
+    note_unset(context, symbols or {}, hazards)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
     return _report(context, tally, hazards, counters=counters)
@@ -116,7 +113,16 @@ def run(
 
 def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
     by_line = tally.by_line() if counters else {}
-    return Report(tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst)
+    program = context.program
+    executed = (
+        (action.instruction, int(tally.block_warps[block.number]))
+        for block in program.blocks
+        for action in block.actions
+    )
+    exact = fidelity(executed, program.target) if counters else ""
+    return Report(
+        tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst, exact
+    )
 
 
 # Parsing a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
@@ -128,9 +134,9 @@ def _parsed(text: str) -> Module:
 class _Pool:
     """Runs batches one after another, but sets aside those that only spin: they may wait for a later one."""
 
-    def __init__(self, context: LaunchContext, schedule: int) -> None:
+    def __init__(self, context: LaunchContext, order: Order) -> None:
         self.context = context
-        self.schedule = schedule
+        self.order = order
         self.idle: dict[int, Scheduler] = {}
         self.machines: list[Machine] = []
         self.waiting: list[Scheduler] = []
@@ -140,7 +146,7 @@ class _Pool:
         if scheduler is None:
             machine = Machine(self.context, blocks)
             self.machines.append(machine)
-            scheduler = Scheduler(Interpreter(machine), schedule=self.schedule)
+            scheduler = Scheduler(Interpreter(machine), self.order)
         return scheduler
 
     def run(self, batches: list[NDArray[np.int64]]) -> None:
@@ -151,10 +157,12 @@ class _Pool:
                 machine.underflow[0] = True
 
         with np.errstate(all="ignore"), np.errstate(under="call", call=noted):
-            for batch in batches:
+            for done, batch in enumerate(batches, 1):
                 scheduler = self._scheduler(len(batch))
                 scheduler.begin(batch)
                 self._finish(scheduler, batch)
+                if self.context.progress is not None:
+                    self.context.progress(done, len(batches))
             while self.waiting:
                 if not self._wake():
                     raise self.waiting[0].spinning()
@@ -192,7 +200,7 @@ def _totals(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLo
             key = (misuse.instruction, misuse.other)
             hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
     if context.detector is not None:
-        _report_races(context.detector, program, launch, context.space, hazards)
+        _report_races(context.detector, context, hazards)
     return tally, hazards
 
 
@@ -208,19 +216,42 @@ def _detector(program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_b
     )
 
 
+def _hint(race: Race, context: LaunchContext) -> str:
+    """Return what a race lacks: warps at a barrier between its accesses, or a fence in one of two blocks."""
+    program = context.program
+    (one, first), (two, second) = race.first_thread, race.second_thread
+    if one == two:
+        warps = {first // LANES, second // LANES}
+        low, high = sorted((race.first_where, race.second_where))
+        for barrier, groups in context.meetings.items():
+            if low <= program.index_of(barrier) <= high and not any(warps <= set(group) for group in groups):
+                came = ", ".join(map(str, min(groups)))
+                return f": only warps {came} came to {barrier.text!r} ({barrier.location}) together"
+        return ""
+    if not program.has_releases:
+        return ""
+    low, high = sorted((race.first_where, race.second_where))
+    orders = [ordering_of(i) for i in program.instructions[low:high]]
+    fences = [o for o in orders if o is not None and o.wide and (o.release or o.acquire)]
+    if len(fences) > 1 or any(o.release and o.acquire and not o.sc for o in fences):
+        return " (both blocks have fences: one must read, before its own, what the other sets behind its own)"
+    # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
+    return " (a block that passes on data and the one that takes it up each need a fence)"
+
+
 # The explanation of a race, by its kind.
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
     "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
+    "missing-proxy-fence global": "ordered, but with no fence.proxy.async between the two, by either thread",
     "mbarrier": "of which the second may come first",
     "cluster": "with nothing that makes the block wait for the access",
 }
 
 
-def _report_races(
-    detector: RaceDetector, program: EmulatedProgram, launch: Launch, space: AddressSpace, hazards: HazardLog
-) -> None:
+def _report_races(detector: RaceDetector, context: LaunchContext, hazards: HazardLog) -> None:
     """Add races as hazards, with their source lines and buffers."""
+    program, launch, space = context.program, context.launch, context.space
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
@@ -233,10 +264,9 @@ def _report_races(
             f"({i.location})"
             for kind, (b, t), i in parties
         )
-        why = _WHY.get(race.kind, "with nothing that orders them")
-        if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
-            # The usual mistake of a kernel with fences: the block that reads has none after its atomic.
-            why += " (a block that passes on data and the one that takes it up each need a fence)"
+        why = _WHY.get(f"{race.kind} {race.space}") or _WHY.get(race.kind, "with nothing that orders them")
+        if race.kind == "race":
+            why += _hint(race, context)
         message = f"{launch.kernel}: {where}: {one} and {two}, {why}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from matmill.arrays import host_array
 from matmill.cuda_source.signature import Parameter
-from matmill.emulator import Memory
+from matmill.emulator import Hazard, Memory
 from matmill.emulator.frontend.syntax import Variable
 from matmill.errors import ArgumentError
 from matmill.launch import Argument, Pointer, Struct, TensorMap
@@ -76,6 +76,20 @@ def array_key(array: NDArray[Any]) -> tuple[Any, ...]:
     return (array.ctypes.data, array.shape, array.strides, array.dtype)
 
 
+def unwritten_outputs(memory: Memory, kernel: str) -> Iterator[Hazard]:
+    """Yield a note for each array that a launch does not read, and of which it has left a part, or all, unwritten."""
+    for output in memory.allocations:
+        if not output.output or output.stored is None or output.first_read is not None:
+            continue
+        missing = np.flatnonzero(output.stored[1] == 0)
+        if len(missing):
+            share = 1 - len(missing) / output.size
+            what = f"only {share:.1%} of {output.name}" if share else f"nothing of {output.name}"
+            first = f"the first element without a value is {output.describe(output.start + int(missing[0]))}"
+            message = f"{kernel}: wrote {what}{'; ' + first if share else ''}: look at the grid, and at the guards"
+            yield Hazard("unwritten-output", message, kernel, "")
+
+
 class Binder:
     """Binds the arrays of one launch. An array that is passed twice has one address, as have textures and surfaces."""
 
@@ -83,6 +97,7 @@ class Binder:
         self.memory = memory
         self.initcheck = initcheck
         self.bound: dict[tuple[Any, ...], Pointer] = {}
+        self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.images: dict[Texture | Surface, Pointer] = {}
 
     def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
@@ -92,9 +107,15 @@ class Binder:
         key = array_key(array)
         stored = stored and array.flags.writeable
         if key not in self.bound:
-            initialised = not (self.initcheck and array.flags.writeable and _unwritten(array))
+            self.arrays.append((name, array))
+            empty = array.flags.writeable and _unwritten(array)
             self.bound[key] = self.memory.bind(
-                name, array, access="rw" if stored else "r", initialised=initialised, by_element=True
+                name,
+                array,
+                access="rw" if stored else "r",
+                initialised=not (self.initcheck and empty),
+                by_element=True,
+                output=bool(stored and empty and array.flags.c_contiguous and array.size),
             )
         elif stored:
             self.memory.holding(self.bound[key]).writable = True

@@ -5,35 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from matmill.emulator import Order
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3
 from matmill.testing.arguments import At
+from matmill.testing.findings import seen
 from matmill.testing.kernel import Settings, load
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
 
 
 def emulate(
-    source: str | Path,
-    entry: str | None,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
-    *args: object,
-    shared: int = 0,
-    cluster: int | Sequence[int] | None = None,
-    cooperative: bool = False,
-    symbols: Mapping[str, object] | None = None,
-    strict: bool = False,
-    races: bool = True,
-    initcheck: bool = False,
-    late_copies: bool = False,
-    schedule: int = 0,
-    pdl: bool = False,
-    include: Iterable[str | Path] = (),
-    options: Iterable[str] = (),
-    target: str = "sm_90a",
-    suppressions: str | Path | Sequence[Suppression] = (),
-) -> LaunchReport:
+    source: str | Path, entry: str | None, grid: int | Sequence[int], block: int | Sequence[int], *args: object,
+    shared: int = 0, cluster: int | Sequence[int] | None = None, cooperative: bool = False,
+    symbols: Mapping[str, object] | None = None, strict: bool = False, races: bool = True, initcheck: bool = False,
+    late_copies: bool = False, schedule: int = 0, orders: Sequence[Order] = (), pdl: bool = False,
+    pdl_writes: Sequence[str] | None = None, include: Iterable[str | Path] = (), options: Iterable[str] = (),
+    target: str = "sm_90a", suppressions: str | Path | Sequence[Suppression] = (),
+) -> LaunchReport:  # fmt: skip
     """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report its counters and hazards.
 
     ``source`` is CUDA C++ or PTX: a path, or the text itself. It may contain host code, host headers and launches;
@@ -55,9 +44,14 @@ def emulate(
     ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too, and each
     warp itself must wait for the operands of ``wgmma``, as the PTX ISA requires. ``races`` detects data races,
     ``initcheck`` treats arrays that are all NaN (or all bits set) as unwritten memory and reports reads of it,
-    ``late_copies`` delays the effect of asynchronous copies as long as their waits allow, and ``schedule`` is the seed
-    of another order of warps. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target``
-    is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source line, reason.
+    ``late_copies`` delays the effect of asynchronous copies as long as their waits allow. ``schedule`` is the seed of
+    another order of warps, and ``orders`` are more in which it runs too: hazards that only they show, and results that
+    differ, are reported. (Kernels that read ``__activemask()`` always run once more, with diverged lanes that meet
+    late.) ``pdl`` makes the launch a programmatic dependent one, whose threads must come after a
+    ``griddepcontrol.wait`` before they access arrays; ``pdl_writes`` are the parameters whose arrays the launch before
+    writes, so that others may be read at any time. ``include`` names folders of headers, ``options`` are NVRTC's
+    (``"-DN=4"``), ``target`` is the GPU. ``suppressions`` is a file of accepted hazards, one per line: kind, source
+    line, reason.
 
     Raises :class:`~matmill.errors.ArgumentError` for arguments that contradict each other,
     :class:`~matmill.errors.CompileError` with the compiler's log, and :class:`~matmill.errors.EmulationError` for an
@@ -72,20 +66,14 @@ def emulate(
     (True, 198.0, 13)
     """
     kernel = load(source, entry, [Path(each) for each in include], tuple(options), target)
+    order = Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
     return kernel.launch(
-        extent("grid", grid),
-        extent("block", block),
-        args,
-        shared=shared,
-        cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1),
-        cooperative=cooperative,
-        pdl=pdl,
-        strict=strict,
-        initcheck=initcheck,
-        symbols=symbols,
-        settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
+        extent("grid", grid), extent("block", block), args, shared=shared,
+        cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1), cooperative=cooperative, pdl=pdl,
+        pdl_writes=pdl_writes, strict=strict, initcheck=initcheck, symbols=symbols,
+        settings=Settings(races, order, lambda program, _: seen(program, orders, first=schedule)),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
-    )
+    )  # fmt: skip
 
 
 def at(array: object, index: int | tuple[int, ...]) -> At:

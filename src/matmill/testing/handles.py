@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,15 +48,6 @@ def replaced(
         for index in np.ndindex(array.shape):
             copy[index] = function(f"{name}{''.join(f'[{n}]' for n in index)}", array[index])
     return copy
-
-
-def objects(array: NDArray[Any]) -> Iterator[object]:
-    """Yield the objects of an array, those of each member one after another."""
-    if array.dtype.names is None:
-        yield from array.flat
-    for key in array.dtype.names or ():
-        if array.dtype[key].hasobject:
-            yield from objects(array[key])
 
 
 def _with_numbers(dtype: np.dtype[Any]) -> np.dtype[Any]:

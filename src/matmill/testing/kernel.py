@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from matmill.cuda_source.unit import CompiledKernel, compile_unit
-from matmill.emulator import KernelFault, Memory, Module, parse, run
+from matmill.emulator import KernelFault, Memory, Module, Order, Report, parse, run
 from matmill.emulator.frontend.syntax import Function
+from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3, Launch
-from matmill.testing.arguments import Binder, bound_arguments, bound_symbols
+from matmill.testing.arguments import Binder, bound_arguments, bound_symbols, unwritten_outputs
+from matmill.testing.findings import Findings, State
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, apply
 
 _PTX = re.compile(r"^\s*\.version\s+\d", re.MULTILINE)
 _SUFFIXES = {".cu", ".cuh", ".ptx", ".cpp", ".h", ".hpp", ".txt"}
+# Python starts and imports NumPy for at least so long: more orders do not double the time of a command.
+_START_SECONDS = 0.3
 _parsed = lru_cache(maxsize=32)(parse)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an emulated launch: whether races are detected, when copies act, and the seed of the warps' order."""
+    """Settings of an emulated launch: whether races are detected, the orders of its warps, and how long they may take.
+
+    ``orders`` takes the program and the launch and returns further orders, for a first one without errors. If the
+    clock's time ``since`` when the caller works is set, they take no longer than all until then.
+    """
 
     races: bool = True
-    late_copies: bool = False
-    schedule: int = 0
+    order: Order = field(default_factory=Order)
+    orders: Callable[[EmulatedProgram, Launch], Iterable[Order]] | None = None
+    since: float | None = None
+    progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,69 +58,51 @@ class PtxKernel:
         return sum(v.size for v in variables if v.space == "shared" and not v.extern)
 
     def launch(
-        self,
-        grid: Dim3,
-        block: Dim3,
-        args: Sequence[object],
-        *,
-        shared: int = 0,
-        cluster: Dim3 = (1, 1, 1),
-        cooperative: bool = False,
-        pdl: bool = False,
-        strict: bool = False,
-        initcheck: bool = False,
-        symbols: Mapping[str, object] | None = None,
-        settings: Settings = Settings(),
+        self, grid: Dim3, block: Dim3, args: Sequence[object], *, shared: int = 0, cluster: Dim3 = (1, 1, 1),
+        cooperative: bool = False, pdl: bool = False, pdl_writes: Sequence[str] | None = None, strict: bool = False,
+        initcheck: bool = False, symbols: Mapping[str, object] | None = None, settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
-    ) -> LaunchReport:
+    ) -> LaunchReport:  # fmt: skip
         """Run one launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
         unit = self.unit
         memory = Memory()
         binder = Binder(memory, initcheck=initcheck)
         arguments = bound_arguments(binder, args, unit.spelled, self.function.params, unit.parameters)
         launch = Launch(
-            unit.spelled,
-            self.function.name,
-            grid,
-            block,
-            arguments,
-            shared,
-            pdl=pdl,
-            cluster=cluster,
+            unit.spelled, self.function.name, grid, block, arguments, shared, pdl=pdl, cluster=cluster,
             cooperative=cooperative,
-        )
-        faulted = False
-        try:
-            report = run(
-                self.module,
-                launch,
-                memory,
-                symbols=bound_symbols(symbols or {}),
-                diverges=unit.diverges,
-                own_waits=strict,
-                **asdict(settings),
-            )
-        except KernelFault as fault:
-            if fault.report is None:
-                raise
-            report, faulted = fault.report, True
-        hazards, suppressed = apply(report.hazards, suppressions)
+        )  # fmt: skip
+        variables = bound_symbols(symbols or {})
+
+        def in_order(order: Order, *, counters: bool = False, until: float = math.inf) -> tuple[Report, bool]:
+            """Run the launch; the second value tells whether it ended early."""
+            try:
+                return run(
+                    self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
+                    races=settings.races, order=order, counters=counters, pdl_writes=pdl_writes,
+                    until=until, progress=settings.progress if counters else None,
+                ), False  # fmt: skip
+            except KernelFault as fault:
+                if fault.report is None:
+                    raise
+                return fault.report, True
+
+        state = State(binder, variables)
+        report, faulted = in_order(settings.order, counters=True)
+        notes = () if faulted else unwritten_outputs(memory, unit.spelled)
+        found = Findings(unit.spelled, [*report.hazards, *notes], settings.order)
+        if settings.orders is not None and not faulted and report.ok:
+            further = settings.orders(translate(self.module, self.function.name), launch)
+            now = time.perf_counter()
+            until = math.inf if settings.since is None else now + max(now - settings.since, _START_SECONDS)
+            found.compare(further, partial(in_order, until=until), state)
+        hazards, suppressed = apply(found.hazards, suppressions)
+        witnesses = tuple((hazard, order) for hazard, order in found.witnesses.items() if hazard in hazards)
         return LaunchReport(
-            report.counters,
-            hazards,
-            report.by_line,
-            report.printed,
-            report.worst,
-            launch=launch,
-            ptx=unit.ptx,
-            paths=unit.paths,
-            static_shared=self.static_shared,
-            source=unit.lines,
-            left_out=unit.left_out,
-            suppressed=suppressed,
-            strict=strict,
-            faulted=faulted,
-        )
+            **(vars(report) | {"hazards": hazards}), launch=launch, ptx=unit.ptx, paths=unit.paths,
+            static_shared=self.static_shared, source=unit.lines, left_out=unit.left_out, suppressed=suppressed,
+            strict=strict, faulted=faulted, orders=found.orders, witnesses=witnesses,
+        )  # fmt: skip
 
 
 def load(

@@ -32,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--matmill-html", metavar="DIR", type=Path, help="write a page of each emulated launch into this folder"
     )
+    group.addoption(
+        "--matmill-schedules", metavar="N", help="how many other orders of warps, whatever the ini file says"
+    )
     for name, (text, default) in _BOOLEANS.items():
         parser.addini(name, text, type="bool", default=default)
     parser.addini("matmill_schedules", "how many other orders of warps each launch is run in (default 1)", default="1")
@@ -50,7 +53,7 @@ def _defaults(config: pytest.Config) -> dict[str, Any]:
     """Return the ini file's settings as the marker's keywords."""
     settings: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
     suppressions = str(config.getini("matmill_suppressions"))
-    schedules = str(config.getini("matmill_schedules"))
+    schedules = str(config.getoption("--matmill-schedules") or config.getini("matmill_schedules"))
     if not schedules.isdigit():
         raise pytest.UsageError(f"matmill_schedules: got {schedules!r}; wanted a whole number. Write 0 for one order.")
     return settings | {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from matmill.emulator import Hazard, Report
+from matmill.emulator import Hazard, Order, Report
 from matmill.emulator.report.hazards import KINDS
 from matmill.errors import MatmillError, unknown_name
 from matmill.launch import Launch
@@ -36,7 +37,8 @@ class LaunchReport(Report):
     ``hazards`` are without those that a suppression covers: these are in ``suppressed``, each with the reason. A launch
     that ``faulted`` ended early, with its fault as the last hazard, and counts up to it. ``source`` are the lines of
     the user's files by location, ``paths`` the files by their names in locations; ``left_out`` describes the code that
-    was not compiled. With ``strict`` warnings and notes count as errors.
+    was not compiled. ``orders`` counts the orders that ran; ``witnesses`` has the shortest that shows a hazard, where
+    the usual one does not. With ``strict`` warnings and notes count as errors.
     """
 
     launch: Launch = field(kw_only=True)
@@ -48,6 +50,8 @@ class LaunchReport(Report):
     suppressed: tuple[tuple[Hazard, str], ...] = field(default=(), kw_only=True)
     strict: bool = field(default=False, kw_only=True)
     faulted: bool = field(default=False, kw_only=True)
+    orders: int = field(default=1, kw_only=True)
+    witnesses: tuple[tuple[Hazard, Order], ...] = field(default=(), kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -84,10 +88,17 @@ class LaunchReport(Report):
             yield ""
             yield str(group[0])
             if len(group) > 1:
-                yield f"  and {len(group) - 1} more in copies of the same lines"
+                yield f"  {len(group)} times, in copies of the same lines"
             for location in locations:
                 if location in self.source:
                     yield f"  {location}  {clipped(self.source[location], width)}"
+            order = next((order for hazard, order in self.witnesses if hazard == group[0]), None)
+            if order is not None:
+                yield f"  in the order {json.dumps(spelled(order))} (--witness FILE, --order FILE)"
+        if self.orders > 1:
+            yield f"{self.orders} orders of warps ran"
+        if self.fidelity:
+            yield self.fidelity
         for hazard, reason in self.suppressed:
             yield f"suppressed: {hazard.kind} at {hazard.where}: {reason}"
 
@@ -105,10 +116,22 @@ class LaunchReport(Report):
             "counters": {} if self.faulted else self.counters.as_dict(),
             "hazards": [_as_dict(hazard) for hazard in self.hazards],
             "suppressed": [_as_dict(hazard) | {"reason": reason} for hazard, reason in self.suppressed],
+            "orders": self.orders,
+            "fidelity": self.fidelity,
+            "witnesses": [_as_dict(hazard) | {"order": spelled(order)} for hazard, order in self.witnesses],
             "by_line": {}
             if self.faulted
             else {location: counted(vars(counts)) for location, counts in self.by_line.items()},
         }
+
+
+def spelled(order: Order) -> dict[str, Any]:
+    """Return what distinguishes an order from the usual one, for JSON.
+
+    >>> spelled(Order(ahead=(1, -1), steps=3))
+    {'ahead': (1, -1), 'steps': 3}
+    """
+    return {name: value for name, value in vars(order).items() if value != getattr(Order(), name)}
 
 
 def _as_dict(hazard: Hazard) -> dict[str, str]:
@@ -131,12 +154,13 @@ def clipped(line: str, width: int) -> str:
 
 
 def count_hazards(hazards: Sequence[Hazard]) -> str:
-    """Describe the number of hazards of each severity.
+    """Describe the number of hazards of each severity; those of the same lines are one.
 
     >>> count_hazards([])
     'no hazards'
     """
-    counts = {each: sum(hazard.severity == each for hazard in hazards) for each in _LEVELS}
+    findings = [group[0] for group, _ in grouped(hazards)]
+    counts = {each: sum(hazard.severity == each for hazard in findings) for each in _LEVELS}
     parts = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
     return ", ".join(parts) or "no hazards"
 

@@ -16,6 +16,8 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.memory.banks import LANES
 from matmill.launch import Dim3, coordinates
 
+_NUMBER = np.arange(LANES, dtype=np.int64)
+
 
 class BatchGeometry:
     """The shape of a batch: ``blocks`` of ``warps`` warps, of which the last may be partly empty."""
@@ -113,3 +115,24 @@ class Lanes:
     def thread_name(self, lane: int) -> str:
         """Format the thread at one of these lanes, for messages."""
         return self.geometry.thread_name(int(self.columns[lane]))
+
+
+def by_warp(row: Row, count: int) -> Row:
+    """Return a row of ``count`` lanes, or the scalar in its place, as [warps, 32]."""
+    # Rows are the usual case, and broadcast_to takes longer than many an exchange.
+    return row.reshape(-1, LANES) if row.ndim else np.full((count // LANES, LANES), row)
+
+
+def shuffle_source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
+    """Return the lane that each lane reads ([warps, 32]), itself if out of range, and whether it is in range."""
+    delta, clamp = b.astype(np.int64) & 31, c.astype(np.int64)
+    segment, bound = (clamp >> 8) & 31, clamp & 31
+    first = _NUMBER & segment
+    last = first | (bound & ~segment)
+    if mode == "up":
+        source = _NUMBER - delta
+        inside = source >= last
+    else:
+        source = {"down": _NUMBER + delta, "bfly": _NUMBER ^ delta, "idx": first | (delta & ~segment)}[mode]
+        inside = source <= last
+    return np.where(inside, source, _NUMBER) & 31, inside

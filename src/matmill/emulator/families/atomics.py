@@ -18,7 +18,7 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Piece
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import check_written, ones
+from matmill.emulator.engine.bind.initialised import check_written, note_store, ones
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions, scalars
@@ -54,14 +54,9 @@ def atomic(i: Instruction) -> Action:
         return Atomic(access, operation, np.dtype(word), lane_kind, len(values))
 
     return Action(
-        i,
-        tuple(Value(v, word) for v in values),
-        tuple(Value(o, word) for o in d),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(address),
-    )
+        i, tuple(Value(v, word) for v in values), tuple(Value(o, word) for o in d), bind=bind, tally="memory",
+        masks_itself=True, uses=base_registers(address),
+    )  # fmt: skip
 
 
 def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
@@ -88,14 +83,9 @@ def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
         return call
 
     return Action(
-        i,
-        tuple(Value(v, "u8") for v in values),
-        tuple(Value(o, "u8") for o in scalars(d)),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(address),
-    )
+        i, tuple(Value(v, "u8") for v in values), tuple(Value(o, "u8") for o in scalars(d)), bind=bind, tally="memory",
+        masks_itself=True, uses=base_registers(address),
+    )  # fmt: skip
 
 
 class Atomic:
@@ -150,6 +140,7 @@ class Atomic:
                 out[who] = old
         if changed:
             access.machine.progress += 1
+        note_store(piece.region.allocation, access.instruction)
         for marks in piece.region.marks:
             marks[access.element][index] = ones(access.element)
 

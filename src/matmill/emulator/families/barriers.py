@@ -49,14 +49,8 @@ def barrier(i: Instruction) -> Action:
     sources = [Value(o, "u4") for o in (number, threads) if o is not None]
     if source is not None:
         sources.append(Value(source, "p"))
-    return Action(
-        i,
-        tuple(sources),
-        results,
-        tally="control",
-        ends_block=True,
-        detail=Barrier(operation or mode, number, threads, source, negated),
-    )
+    detail = Barrier(operation or mode, number, threads, source, negated)
+    return Action(i, tuple(sources), results, tally="control", ends_block=True, detail=detail)
 
 
 @instructions("membar", "fence")
@@ -66,12 +60,13 @@ def fence(i: Instruction) -> Action:
         return acquire_map(i)
     ordering = fence_ordering(i)
     to_async = {"proxy", "async"} <= set(i.modifiers)
+    space = next((m.split("::")[0] for m in i.modifiers if m.startswith(("shared", "global"))), "")
 
     def bind(bound: BoundBlock) -> Call:
         machine, participants, lanes = bound.machine, bound.participants(), bound.lanes
         detector, events = machine.detector, machine.events
         if to_async and events is not None:
-            return lambda: events.proxy_fence(lanes.warp_ids, participants())
+            return lambda: events.proxy_fence(lanes.warp_ids, participants(), space=space)
         if detector is None or ordering is None:
             return _nothing
         return lambda: detector.fence(lanes.warp_ids, participants(), ordering)

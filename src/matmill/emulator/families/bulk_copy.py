@@ -59,11 +59,9 @@ def bulk(i: Instruction) -> Action:
         if not isinstance(count, Immediate):
             raise i.unsupported("a count that is no literal")
         return Action(
-            i,
-            bind=lambda bound: _bind_wait(bound, int(count.value), reads_only=reads_only),
-            tally="memory",
+            i, bind=lambda bound: _bind_wait(bound, int(count.value), reads_only=reads_only), tally="memory",
             masks_itself=True,
-        )
+        )  # fmt: skip
     return _decode(i, m)
 
 
@@ -107,6 +105,11 @@ class _BulkForm:
     operation: str = ""
     kind: str = ""
     between: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """True if it only reads global memory."""
+        return self.loads or self.inner is None
 
     @property
     def element_bytes(self) -> int:
@@ -155,27 +158,14 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     if len(rest) != wanted:
         raise i.unsupported("the number of its operands")
     form = _BulkForm(
-        loads,
-        outer,
-        inner,
-        coordinates,
-        rest[0] if rest else None,
-        tuple(rest[1:]),
-        barrier,
-        mask,
-        operation,
-        kind,
+        loads, outer, inner, coordinates, rest[0] if rest else None, tuple(rest[1:]), barrier, mask, operation, kind,
         between,
-    )
+    )  # fmt: skip
     named = [a for a in (outer, inner, barrier) if a is not None]
     return Action(
-        i,
-        form.sources(),
-        bind=lambda bound: (TensorCopy if tensor else BulkCopy)(bound, i, form),
-        tally="memory",
-        masks_itself=True,
-        uses=base_registers(*named),
-    )
+        i, form.sources(), bind=lambda bound: (TensorCopy if tensor else BulkCopy)(bound, i, form), tally="memory",
+        masks_itself=True, uses=base_registers(*named),
+    )  # fmt: skip
 
 
 def _check_type(i: Instruction, operation: str, kind: str, *, shared: bool) -> None:
@@ -305,7 +295,8 @@ class TensorCopy(_Copy):
         elif not self.form.loads and self.form.inner is not None:
             boxes = boxes.stored()
         memory = self._global(boxes, issue.columns)
-        self.unit.check_dependency(issue.columns, f"copies a box of the {tensor.pointer.name}")
+        name = tensor.pointer.name
+        self.unit.check_dependency(issue.columns, f"copies a box of the {name}", memory.name, reads=self.form.reads)
         if self.form.inner is None:
             return
         self._note_outside(boxes, issue, coordinates)
@@ -370,7 +361,7 @@ class TensorCopy(_Copy):
                 reduce_global(memory.data, memory.start, box, contents, self.form.operation)
             else:
                 write_global(memory.data, memory.start, box, contents)
-            mark_global(memory, box.ranges(0))
+            mark_global(memory, box.ranges(0), self.i)
 
         return write
 
@@ -393,7 +384,11 @@ class BulkCopy(_Copy):
             unit.stop("misaligned", int(issue.columns[off[0]]), problem)
         copies.check(name)
         if not form.between:
-            unit.check_dependency(issue.columns, f"copies {int(size[0])} bytes of global memory")
+            memory = self.machine.space.find(int(issue.outer[0]))
+            array = "" if memory is None else memory.name
+            unit.check_dependency(
+                issue.columns, f"copies {int(size[0])} bytes of global memory", array, reads=form.reads
+            )
         if inner is None:
             for n, column in enumerate(issue.columns.tolist()):
                 unit.use_global(column, (int(issue.outer[n]), int(issue.outer[n] + size[n])), "read")
@@ -459,7 +454,7 @@ class BulkCopy(_Copy):
                 reduce_bulk(data, memory.data, copy, self.form.operation, self.form.kind)
             else:
                 copy_bulk(data, memory.data, copy)
-            mark_global(memory, (np.array([to]), np.array([to + nbytes])))
+            mark_global(memory, (np.array([to]), np.array([to + nbytes])), self.i)
 
         return write
 

@@ -33,7 +33,10 @@ def _bind_arrive(bound: BoundBlock, i: Instruction) -> Call:
         active = participants()
         if machine.events is not None:
             machine.events.cluster_arrive(lanes.warp_ids, active, releases="relaxed" not in i.modifiers)
-        twice = machine.cluster.arrive(lanes.columns[active.reshape(-1)])
+        columns = lanes.columns[active.reshape(-1)]
+        if machine.dependency is not None:
+            machine.dependency.release("cluster", columns)
+        twice = machine.cluster.arrive(columns)
         machine.progress += 1
         if twice is not None:
             thread = machine.geometry.thread_name(twice)

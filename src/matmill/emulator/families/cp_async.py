@@ -142,14 +142,8 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
 
     def bind(bound: BoundBlock) -> Call:
         # A lane whose source is ignored reads nothing, so its source address may be anything.
-        return AsyncCopy(
-            bound,
-            bound.access(i, to, "shared", element=size, vector=1, kind="copy"),
-            i,
-            origin,
-            size,
-            bypasses=bypasses,
-        )
+        access = bound.access(i, to, "shared", element=size, vector=1, kind="copy")
+        return AsyncCopy(bound, access, i, origin, size, bypasses=bypasses)
 
     return Action(i, limit, (), bind=bind, tally="memory", masks_itself=True, uses=base_registers(to, origin))
 
@@ -191,7 +185,10 @@ class AsyncCopy:
             self._watch(source, active, amount)
         dependency = machine.dependency
         if dependency is not None and dependency.left:
-            to.check_dependency(dependency, active & (amount > 0), source, "global")
+            read = active & (amount > 0)
+            memory = machine.space.find(int(source[read][0])) if read.any() else None
+            if memory is not None and dependency.concerns(memory.name, reads=True):
+                to.check_dependency(dependency, read, source, "global")
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1

@@ -11,9 +11,11 @@ import numpy as np
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import check_written, mark_written
+from matmill.emulator.engine.bind.initialised import check_constant, check_written, mark_written
+from matmill.emulator.engine.bind.unset_flow import mark_loaded, store_marks
+from matmill.emulator.engine.state.unset import Slot
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction, PtxOperand
 from matmill.emulator.program.table import (
     KIND_OF_TYPE,
     Action,
@@ -41,17 +43,15 @@ def load(i: Instruction) -> Action:
     kind = kind if kind[0] == "i" else "u" + kind[1]
     results = tuple(Value(o, register_kind(o, kind)) for o in outs)
     return Action(
-        i,
-        (),
-        results,
-        bind=lambda bound: _bind_load(bound, i, address, space, kind=kind, vector=len(outs)),
-        tally="memory",
+        i, (), results, bind=lambda bound: _bind_load(bound, i, address, space, kind=kind, outs=outs), tally="memory",
         uses=base_registers(address),
-    )
+    )  # fmt: skip
 
 
-def _bind_load(bound: BoundBlock, i: Instruction, address: Address, space: str, *, kind: str, vector: int) -> Call:
-    element = int(kind[1])
+def _bind_load(
+    bound: BoundBlock, i: Instruction, address: Address, space: str, *, kind: str, outs: tuple[PtxOperand, ...]
+) -> Call:
+    element, vector = int(kind[1]), len(outs)
     values = bound.parameter(i, address, np.dtype(kind), vector) if space == "param" else None
     if values is not None:
 
@@ -60,14 +60,16 @@ def _bind_load(bound: BoundBlock, i: Instruction, address: Address, space: str, 
                 out[...] = value
 
         return constant
-    return Load(bound.access(i, address, space, element=element, vector=vector, kind="read"), kind, vector)
+    access = bound.access(i, address, space, element=element, vector=vector, kind="read")
+    return Load(access, kind, vector, bound.unset_slots(outs))
 
 
 class Load:
     """A bound load."""
 
-    def __init__(self, access: Access, kind: str, vector: int) -> None:
+    def __init__(self, access: Access, kind: str, vector: int, results: tuple[Slot | None, ...]) -> None:
         self.access = access
+        self.results = results
         self.kind = kind
         self.vector = vector
         self.word = np.dtype(f"u{access.element}")
@@ -76,6 +78,7 @@ class Load:
         dtype = {16: "c16"}.get(self.whole, f"u{self.whole}")
         self.buffer = access.machine.buffers.take(f"load {dtype}", dtype, lanes) if self.whole else np.empty(0)
         self.parts = self.buffer.view(self.word).reshape(lanes, -1) if self.whole else self.buffer
+        self.constant = "nc" in access.instruction.modifiers
         self.epoch = -1
         self.plan: list[tuple[Row, Row]] = []
 
@@ -87,6 +90,10 @@ class Load:
         if access.epoch != self.epoch:
             self._prepare()
             self.epoch = access.epoch
+        if self.constant:
+            check_constant(access, self.vector)
+        if self.results and access.epoch == -1:
+            mark_loaded(access, self.results)
         if len(access.pieces) > 1:
             self._load_pieces(outs)
         elif self.whole:
@@ -146,25 +153,22 @@ def store(i: Instruction) -> Action:
         raise i.unsupported("its vector")
 
     def bind(bound: BoundBlock) -> Call:
-        return Store(bound.access(i, address, space, element=element, vector=len(values), kind="write"))
+        access = bound.access(i, address, space, element=element, vector=len(values), kind="write")
+        return Store(access, bound.unset_slots(values))
 
     kind = KIND_OF_TYPE[type_name] if "f" in type_name and element > 2 else f"u{element}"
     return Action(
-        i,
-        tuple(Value(v, kind) for v in values),
-        (),
-        bind=bind,
-        tally="memory",
-        masks_itself=True,
+        i, tuple(Value(v, kind) for v in values), (), bind=bind, tally="memory", masks_itself=True,
         uses=base_registers(address),
-    )
+    )  # fmt: skip
 
 
 class Store:
     """A bound store."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, values: tuple[Slot | None, ...]) -> None:
         self.access = access
+        self.values = values
         self.word = np.dtype(f"u{access.element}")
 
     def __call__(self, *values: Row) -> None:
@@ -183,6 +187,8 @@ class Store:
                     row = row[piece.mask]
                 words[first + i :][index] = row
             mark_written(access, piece, index, len(values))
+        if self.values:
+            store_marks(access, self.values)
 
 
 @instructions("prefetch", "prefetchu", "discard", "applypriority", "pmevent")

@@ -14,7 +14,8 @@ import numpy as np
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.member_masks import WHOLE, Flags, Together, ballot, by_warp
+from matmill.emulator.engine.bind.member_masks import WHOLE, Flags, Together, ballot
+from matmill.emulator.engine.lanes import by_warp, shuffle_source
 from matmill.emulator.frontend.syntax import Instruction, Pair, PtxOperand
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
@@ -95,28 +96,13 @@ def shuffle(i: Instruction) -> Action:
         raise i.unsupported("its member mask")
 
     def combine(_companions: Flags, a: Row, b: Row, c: Row) -> tuple[Row, ...]:
-        source, inside = _source(mode, b, c)
+        source, inside = shuffle_source(mode, b, c)
         return (np.take_along_axis(a, source, axis=1), inside)[: 1 + isinstance(d, Pair)]
 
     def reads(_a: Row, b: Row, c: Row) -> Row:
-        return _source(mode, b, c)[0]
+        return shuffle_source(mode, b, c)[0]
 
     return _collective(i, ([Value(x, "u4") for x in (a, b, c)], members), _pair(d, "u4"), combine, reads=reads)
-
-
-def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
-    """Return the lane that each lane reads ([warps, 32]), itself if out of range, and whether it is in range."""
-    delta, clamp = b.astype(np.int64) & 31, c.astype(np.int64)
-    segment, bound = (clamp >> 8) & 31, clamp & 31
-    first = _LANE & segment
-    last = first | (bound & ~segment)
-    if mode == "up":
-        source = _LANE - delta
-        inside = source >= last
-    else:
-        source = {"down": _LANE + delta, "bfly": _LANE ^ delta, "idx": first | (delta & ~segment)}[mode]
-        inside = source <= last
-    return np.where(inside, source, _LANE) & 31, inside
 
 
 @instructions("vote")

@@ -20,12 +20,14 @@ class Locations:
 
     ``where`` is "file:line", or the numbers of both if the file has no name. ``within`` is the line of a CUDA header
     that was inlined there, or "". ``callers`` are the lines of the calls that inline ``where``.
+    ``moved`` says that they are those of neighbouring code.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         """Read all files first, because ``.file`` may come after the code."""
         self.where = self.within = ""
         self.callers: tuple[str, ...] = ()
+        self.moved = False
         self._files: dict[str, str] = {}
         self._toolkit: set[str] = set()
         self._callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
@@ -42,7 +44,7 @@ class Locations:
 
     def leave(self) -> None:
         """Set no line for the following code."""
-        self.where, self.within, self.callers = "", "", ()
+        self.where, self.within, self.callers, self.moved = "", "", (), False
 
     def move(self, token: Token) -> None:
         """Set the line of a ``.loc``."""
@@ -51,7 +53,8 @@ class Locations:
             raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
         file, line, column, *inlined = match.groups()
         # NVRTC marks moved code with line 0; the last real line is more useful.
-        if line == "0":
+        self.moved = line == "0"
+        if self.moved:
             return
         chain = f"{file}:{line}"
         if inlined[0] is not None:

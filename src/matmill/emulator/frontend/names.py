@@ -9,6 +9,8 @@ from functools import cache, lru_cache
 
 _LIBRARY = "libstdc++.so.6"
 # NVRTC's namespace for the static names of a file.
+# An element of an array that the compiler has taken out of it.
+_ELEMENT = re.compile(r"(?:_\$_\d+)+$")
 _INTERNAL = re.compile(r"\b_INTERNAL_\w+::")
 
 
@@ -21,6 +23,9 @@ def readable(name: str) -> str:
     >>> readable("_ZZ5scalePfiE4tile"), readable("_Z5scalePfi"), readable("partial")
     ('scale::tile', 'scale(float*, int)', 'partial')
     """
+    element = _ELEMENT.search(name)
+    if element is not None:
+        return readable(name[: element.start()]) + "".join(f"[{n}]" for n in re.findall(r"\d+", element[0]))
     demangle = _demangler()
     if not name.startswith("_Z") or demangle is None:
         return name
@@ -59,6 +64,11 @@ def _demangler() -> Callable[..., int | None] | None:
     demangle.restype = ctypes.c_void_p
     demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
     return demangle
+
+
+def byte_count(count: int) -> str:
+    """Return "1 byte" or "4 bytes"."""
+    return f"{count} byte{'s' if count != 1 else ''}"
 
 
 def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ interprets instructions later. Debug sections are skipped.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import TypeGuard
 
@@ -18,6 +19,7 @@ from matmill.emulator.frontend.operands import MAX_NESTING, OperandReader
 from matmill.emulator.frontend.syntax import (
     CODE,
     TYPE_BYTES,
+    Address,
     Function,
     Instruction,
     Label,
@@ -375,8 +377,27 @@ class _Parser(OperandReader):
         if len(operands) < len(parts) or ", ".join(parts) != spelled or words[0] == "call":
             return None
         self.at += 1
-        where, within, callers = self.locations.where, self.locations.within, self.locations.callers
-        return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
+        return self._located(words, operands, guard, text, negated=negated, line=token.line)
+
+    def _located(
+        self, words: tuple[str, tuple[str, ...]], operands: tuple[PtxOperand, ...], guard: Register | None, text: str,
+        *, negated: bool, line: int,
+    ) -> Instruction:  # fmt: skip
+        """Return an instruction at the current source line."""
+        now = self.locations
+        if words[0] == "ld" and "param" in words[1]:
+            operands = tuple(self._parameter(each) for each in operands)
+        return Instruction(
+            *words, operands, guard, negated, line, now.where, _shortened(text), now.within, now.callers, now.moved
+        )
+
+    def _parameter(self, operand: PtxOperand) -> PtxOperand:
+        """Return the address of a parameter, of whose name there may be a register too."""
+        if isinstance(operand, Address) and isinstance(operand.base, Register):
+            variable = self.variable(operand.base.name)
+            if variable is not None and variable.space == "param":
+                return replace(operand, base=Symbol(variable))
+        return operand
 
     def _operand_of(self, text: str) -> PtxOperand | None:
         """Return the operand for a text in the innermost scope, or None if it is not exactly one."""
@@ -416,20 +437,9 @@ class _Parser(OperandReader):
             end = self.tokens[self.at - 1]
         if words[0] == "call":
             operands = [Name(o.variable.name) if _is_code(o) else o for o in operands]
-        text = _shortened(" ".join(self.text[first.start : end.start + 1].split()))
-        now = self.locations
-        return Instruction(
-            words[0],
-            tuple(words[1:]),
-            tuple(operands),
-            guard,
-            negated,
-            token.line,
-            now.where,
-            text,
-            now.within,
-            now.callers,
-        )
+        text = " ".join(self.text[first.start : end.start + 1].split())
+        opcode = words[0], tuple(words[1:])
+        return self._located(opcode, tuple(operands), guard, text, negated=negated, line=token.line)
 
 
 def _shortened(text: str) -> str:

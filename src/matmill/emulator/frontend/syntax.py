@@ -65,7 +65,9 @@ class Variable:
 
     @property
     def spelled(self) -> str:
-        """Its name in C++."""
+        """Its name in C++; the compiler puts all local arrays of a function into one variable without a name."""
+        if self.name.rpartition(":")[2].startswith("__local_depot"):
+            return "the local arrays"
         return readable(self.name)
 
 
@@ -138,7 +140,8 @@ class Instruction:
 
     ``line`` counts PTX lines from 1; ``where`` is "file:line" of the CUDA C++ source, or "" if the PTX has none.
     ``within`` is the line of a CUDA header that was inlined there, or "". ``callers`` are the lines of the calls that
-    inline ``where``, the innermost first.
+    inline ``where``, the innermost first. ``moved`` says that the compiler merged or moved it, so that these lines are
+    of its neighbours.
     """
 
     name: str
@@ -151,6 +154,12 @@ class Instruction:
     text: str
     within: str = ""
     callers: tuple[str, ...] = ()
+    moved: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its source line and those of the calls that inline it, innermost first; empty if they are not known."""
+        return (self.where, *self.callers) if self.where and not self.moved else ()
 
     @property
     def opcode(self) -> str:

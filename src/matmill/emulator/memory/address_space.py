@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.frontend.names import element_at
+from matmill.emulator.frontend.syntax import Instruction
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Pointer
 from matmill.textures import Surface, Texture
@@ -70,7 +71,7 @@ class Allocation:
     """A range of virtual addresses backed by host bytes.
 
     ``written`` has a byte per byte: 1 once it was stored to, or None if all bytes are initialised. ``stored`` is the
-    same for the stores of one launch, if they are tracked.
+    same for the stores of one launch, if they are tracked, and ``stores`` are the source lines that made them.
     """
 
     def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
@@ -83,6 +84,13 @@ class Allocation:
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
         self.stored: Words | None = None
+        self.stores: dict[str, None] = {}
+        # Of a module's variable or an output: the first instruction that reads it, and whether any writes it.
+        self.followed = False
+        self.first_read: Instruction | None = None
+        self.changed = False
+        # True if it has nothing before a kernel fills it.
+        self.output = False
         # Bytes of an element and extents, for messages that name elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
@@ -98,6 +106,12 @@ class Allocation:
     def marks(self) -> tuple[Words, ...]:
         """The arrays in which stores are marked."""
         return tuple(each for each in (self.written, self.stored) if each is not None)
+
+    def used(self, i: Instruction, *, writes: bool) -> None:
+        """Record an instruction that accesses a module's variable or an output."""
+        self.changed = self.changed or writes
+        if not writes:
+            self.first_read = self.first_read or i
 
     def _by_offset(self, address: int) -> str:
         offset = address - self.start
@@ -141,6 +155,7 @@ class Memory:
         access: str,
         initialised: bool = True,
         by_element: bool = False,
+        output: bool = False,
     ) -> Pointer:
         """Bind ``array`` to an address and return the pointer to its first element; kernels read and write it in place.
 
@@ -148,7 +163,8 @@ class Memory:
         address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault. Without
         ``initialised`` the array counts as memory from ``cudaMalloc``, and a kernel's reads of bytes that no kernel of
         this or an earlier launch has stored are reported. With ``by_element`` messages name the array's elements,
-        ``A[3][0]``, instead of bytes, if it is contiguous.
+        ``A[3][0]``, instead of bytes, if it is contiguous. An ``output`` has nothing that a kernel reads: the stores of
+        the next launch are recorded in its allocation.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
         for a writable binding of a read-only array.
@@ -165,6 +181,7 @@ class Memory:
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
         allocation = self.allocate(name, data, access, initialised=initialised)
+        allocation.output = allocation.followed = output
         if by_element and array.flags.c_contiguous and array.size:
             allocation.itemsize, allocation.shape = array.itemsize, array.shape or (1,)
         return Pointer(name, allocation.start + first)
@@ -202,17 +219,28 @@ class Memory:
 class AddressSpace:
     """The global allocations of one launch: those of a :class:`Memory` and the module's variables.
 
-    With ``note_stores`` the launch's stores to memory behind textures and surfaces are recorded.
+    With ``note_stores`` the launch's stores to memory behind textures and surfaces are recorded, and with
+    ``note_all`` those to any memory.
     """
 
-    def __init__(self, memory: Memory, *, note_stores: bool = False) -> None:
+    def __init__(self, memory: Memory, *, note_stores: bool = False, note_all: bool = False) -> None:
         self._memory = Memory()
         self._memory.allocations = list(memory.allocations)
         self._memory.next_address = memory.next_address
         self.images = memory.images
-        for view in self.images.values():
-            view.allocation.stored = words(np.zeros(view.allocation.size, np.uint8)) if note_stores else None
+        self._note_all = note_all
+        behind_images = [view.allocation for view in self.images.values()] if note_stores else []
+        for each in self._memory.allocations:
+            each.stored = None
+        outputs = [each for each in self._memory.allocations if each.output]
+        for each in self._memory.allocations if note_all else [*behind_images, *outputs]:
+            self._note(each)
         self._index()
+
+    def _note(self, allocation: Allocation) -> None:
+        """Record the launch's stores to an allocation."""
+        allocation.stores.clear()
+        allocation.stored = words(np.zeros(allocation.size, np.uint8)) if allocation.writable else None
 
     def _index(self) -> None:
         self.allocations: Sequence[Allocation] = self._memory.allocations
@@ -222,6 +250,8 @@ class AddressSpace:
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Add a module variable, or memory for malloc, for the duration of the launch."""
         allocation = self._memory.allocate(name, data, access, initialised=initialised)
+        if self._note_all:
+            self._note(allocation)
         self._index()
         return allocation
 
@@ -233,7 +263,7 @@ class AddressSpace:
         return None
 
     def describe(self, address: int) -> str:
-        """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        """Describe ``address`` for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer, …"."""
         if address < 8 * ALIGNMENT or address in self.images:
             return str(self.images.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1
@@ -246,7 +276,12 @@ class AddressSpace:
         if at + 1 < len(self.starts) and self.starts[at + 1] - address <= GUARD:
             near = self.allocations[at + 1]
             return f"{near.start - address} B before {near.name} ({near.size} B)"
-        return "no buffer"
+        nearest = [a for a in self.allocations[max(at, 0) : at + 2] if a.size]
+        if not nearest:
+            return "no buffer"
+        distance, near = min(((max(a.start - address, address - a.end), a) for a in nearest), key=lambda each: each[0])
+        side = "before" if address < near.start else "behind the end of"
+        return f"no buffer, {distance} B {side} {near.name} ({near.size} B)"
 
 
 def _span(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:

@@ -5,21 +5,34 @@ They are bit sets over program positions, two per instruction: it reads, then wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from matmill.emulator.frontend.syntax import Register
 from matmill.emulator.program.basic_blocks import Block, CallSite, operands_of_end
 from matmill.emulator.program.table import registers
 
 
-def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
-    """Return for each register the set of positions at which it needs its row, as bits."""
+def live_ranges(blocks: Sequence[Block]) -> tuple[dict[Register, int], set[Register]]:
+    """Return for each register the set of positions at which it needs its row, as bits; and those live at the start."""
     live_in, live_out = live_sets(blocks, [block.end.successors() for block in blocks])
     ranges: dict[Register, int] = {}
     position = 0
     for block in blocks:
         position = _BlockRanges(ranges, position).block(block, live_in[block.number], live_out[block.number])
-    return ranges
+    return ranges, live_in[0]
+
+
+def reached_by(blocks: Sequence[Block], unset: Iterable[Register]) -> set[Register]:
+    """Return the registers to which values of ``unset`` ones may come, by whatever way, through memory too."""
+    reached, before = set(unset), -1
+    actions = [action for block in blocks for action in block.actions]
+    while len(reached) > before:
+        before = len(reached)
+        touched = [action for action in actions if not reached.isdisjoint(action.read)]
+        stored = any(action.instruction.name == "st" for action in touched)
+        for action in (*touched, *(a for a in actions if stored and a.instruction.name == "ld")):
+            reached.update(action.written)
+    return reached
 
 
 def keep_registers(blocks: Sequence[Block], stack: Register) -> None:

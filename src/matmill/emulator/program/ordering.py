@@ -98,11 +98,14 @@ def fence_ordering(i: Instruction) -> Ordering | None:
     )
 
 
+def ordering_of(i: Instruction) -> Ordering | None:
+    """Return the order of a fence or an access; None for a weak access and any other instruction."""
+    if i.name in {"fence", "membar"}:
+        return fence_ordering(i)
+    return access_ordering(i) if i.name in {"ld", "st", "atom", "red"} else None
+
+
 def orders_memory(i: Instruction) -> bool:
     """Tell whether an instruction releases or acquires anything, or is a fence that does."""
-    if i.name in {"fence", "membar"}:
-        return fence_ordering(i) is not None
-    if i.name not in {"ld", "st", "atom", "red"}:
-        return False
-    ordering = access_ordering(i)
+    ordering = ordering_of(i)
     return ordering is not None and (ordering.acquire or ordering.release)

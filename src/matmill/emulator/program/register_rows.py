@@ -28,16 +28,20 @@ def file_of(register: Register) -> str:
 
 @dataclass
 class RegisterLayout:
-    """Rows of registers and of special registers (in the 32-bit file), and how many rows each file has."""
+    """Rows of registers and of special registers (in the 32-bit file), and how many rows each file has.
+
+    ``unset`` are registers that some way through the program reads and has not written.
+    """
 
     rows: dict[Register, int] = field(default_factory=dict)
+    unset: tuple[Register, ...] = ()
     specials: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
 
 
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> RegisterLayout:
     """Return rows for all registers of a program."""
-    ranges = live_ranges(blocks)
+    ranges, unset = live_ranges(blocks)
     # A product in flight reads and writes its registers when it takes effect, so no other register may share their
     # rows.
     always = (1 << max((r.bit_length() for r in ranges.values()), default=0)) - 1
@@ -51,7 +55,7 @@ def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Registe
             allocator.together(action.written)
     for register in ranges:
         allocator.single(register)
-    layout = RegisterLayout(rows=allocator.rows, sizes=allocator.sizes())
+    layout = RegisterLayout(allocator.rows, tuple(sorted(unset, key=lambda r: r.name)), sizes=allocator.sizes())
     for name in sorted(_specials(blocks)):
         layout.specials[name] = layout.sizes["32"]
         layout.sizes["32"] += 1

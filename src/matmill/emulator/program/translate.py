@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from matmill.emulator.frontend.frames import Stack
 from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.names import element_at
-from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
+from matmill.emulator.frontend.syntax import Function, Instruction, Module, Register, Special, Variable
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
-from matmill.emulator.program.liveness import keep_registers
+from matmill.emulator.program.liveness import keep_registers, reached_by
 from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
+from matmill.emulator.program.polled import flag_accesses
 from matmill.emulator.program.register_rows import RegisterLayout, file_of, lay_out
 from matmill.emulator.program.special_registers import reserved_bytes
 from matmill.emulator.program.waits import Barrier
@@ -38,7 +39,10 @@ class EmulatedProgram:
     memory instructions are meant to access, where known. ``tallies`` count, per block, unguarded instructions by class,
     and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
     ``shapes`` are the module's. ``stack`` is for calls that are not inlined. ``compared`` are loads whose value a
-    compare-and-swap compares.
+    compare-and-swap compares. ``has_constant_loads`` tells of loads through the read-only cache, ``has_calls`` of
+    calls that are not inlined. ``sees_convergence`` says that the program reads which lanes of a warp run together, and
+    has no instruction for which they must. ``flags`` are accesses of flags in shared memory, and
+    ``reached`` the registers to which values may come that nothing has set (None: any).
     """
 
     entry: Function
@@ -66,6 +70,16 @@ class EmulatedProgram:
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     stack: Stack
     compared: frozenset[Instruction]
+    has_constant_loads: bool
+    has_calls: bool
+    sees_convergence: bool
+    flags: frozenset[Instruction]
+    reached: set[Register] | None
+
+    @property
+    def has_unset_values(self) -> bool:
+        """True if a register may be read unset, or local memory; calls save registers that nobody follows."""
+        return not self.has_calls and bool(self.layout.unset or self.local_bytes)
 
     def shared_end(self, dynamic: int) -> int:
         """Return the end of a block's shared window, with ``dynamic`` bytes of dynamic shared memory."""
@@ -83,7 +97,18 @@ class EmulatedProgram:
             if variable.space == space and offset <= address < min(offset + variable.size or end, end):
                 return f"{self.element(variable, address - offset)} in {space} memory"
         base = SHARED_BASE if space == "shared" else 0
-        return f"byte {address - base} of {end - base} B of {space} memory"
+        return f"byte {address - base} of {end - base} B of {space} memory{self._beside(space, address, end)}"
+
+    def _beside(self, space: str, address: int, end: int) -> str:
+        """Describe an address by the array before it: the dynamic one that it is in, or one that ends there."""
+        before = [(offset, v) for v, offset in self.offsets.items() if v.space == space and offset <= address]
+        if not before:
+            return ""
+        offset, variable = max(before, key=lambda each: each[0])
+        size = variable.size or end - offset
+        if address < offset + size:
+            return f", {variable.spelled} + {address - offset} B"
+        return f", {address - offset - size} B behind the end of {variable.spelled} ({size} B)"
 
     def element(self, variable: Variable, offset: int) -> str:
         """Return the element of a variable at a byte offset if its extents are known, else the offset itself."""
@@ -184,7 +209,17 @@ def _translate(module: Module, entry: Function) -> EmulatedProgram:
         shapes=module.shapes,
         stack=flat.stack,
         compared=compared_loads(instructions),
+        has_calls=any(block.end.kind == "call" for block in blocks),
+        reached=None if local else reached_by(blocks, layout.unset),
+        flags=flag_accesses(blocks, arrays_of_accesses(blocks)) if _has_volatile(instructions) else frozenset(),
+        sees_convergence=any(i.name == "activemask" for i in instructions)
+        and not any("aligned" in i.modifiers and i.name not in {"bar", "barrier"} for i in instructions),
+        has_constant_loads=any(i.name == "ld" and "nc" in i.modifiers for i in instructions),
     )
+
+
+def _has_volatile(instructions: list[Instruction]) -> bool:
+    return any("volatile" in i.modifiers and "shared" in i.modifiers for i in instructions)
 
 
 def _may_depend_on_order(i: Instruction) -> bool:

@@ -19,7 +19,7 @@ than eight accesses to a word, unordered among themselves, must be remembered (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from matmill.emulator.races.order.race_reports import (
     Reports,
 )
 from matmill.emulator.races.order.release_order import Order
+from matmill.emulator.races.order.threads import NEW, State
 from matmill.emulator.races.shadow.copy_groups import CopyQueue
 from matmill.emulator.races.shadow.global_space import GlobalSpace
 from matmill.emulator.races.shadow.interval_patterns import IntervalPatterns, Pattern
@@ -44,9 +45,18 @@ from matmill.emulator.races.shadow.shared_space import RepeatedRead, SharedSpace
 from matmill.emulator.races.shadow.warp_accesses import Stores, rows_of
 from matmill.errors import ArgumentError
 
-__all__ = ["Race", "RaceDetector", "Stores"]
+__all__ = ["Arrival", "Race", "RaceDetector", "Stores"]
 
 _STRONG = {READ: STRONG_READ, WRITE: STRONG_WRITE, ATOMIC: ATOMIC}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a warp passes on by bar.arrive: clocks, knowledge by acquiring, and the vectors of asynchronous units."""
+
+    clocks: Ints
+    state: State
+    vectors: NDArray[np.int32] | None = None
 
 
 class RaceDetector:
@@ -88,20 +98,10 @@ class RaceDetector:
         return SharedSpace(self._clocks, self._reports, general)
 
     def access(
-        self,
-        space: str,
-        *,
-        warp: Ints,
-        addresses: Ints,
-        active: NDArray[np.bool_],
-        width: int,
-        kind: str,
-        where: int,
-        stores: Stores | None = None,
-        ordering: Ordering | None = None,
-        owners: Ints | None = None,
+        self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str, where: int,
+        stores: Stores | None = None, ordering: Ordering | None = None, owners: Ints | None = None,
         pattern: Pattern | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
@@ -131,15 +131,9 @@ class RaceDetector:
             elif kind == WRITE:
                 self._order.overwrite(space, addresses=addresses, active=active, width=width, owners=blocks)
         rows = rows_of(
-            kind=kind if ordering is None else _STRONG[kind],
-            where=where,
-            width=width,
-            warp=warp,
-            addresses=addresses,
-            active=active,
-            clock=clock,
-            owner=owners,
-        )
+            kind=kind if ordering is None else _STRONG[kind], where=where, width=width, warp=warp, addresses=addresses,
+            active=active, clock=clock, owner=owners,
+        )  # fmt: skip
         if space == "shared":
             self._shared.access(rows, stores, pattern)
         else:
@@ -171,8 +165,14 @@ class RaceDetector:
         if self._order is not None:
             self._order.fence(warps, lanes, ordering)
 
-    def barrier(self, warps: Ints) -> None:
-        """Let ``warps`` (int64[m], one block's) meet.
+    def arrival(self, warp: int) -> Arrival:
+        """Record that a warp arrives at a barrier of its block and does not wait; return what it passes on."""
+        self._shared.generalize(np.array([warp // self._warps_per_block]))
+        state = self._order.threads.arrival(warp) if self._order is not None else NEW
+        return Arrival(self._clocks.arrival(warp), state)
+
+    def barrier(self, warps: Ints, arrivals: Sequence[Arrival] = ()) -> None:
+        """Let ``warps`` (int64[m], one block's) meet, after the ``arrivals`` of warps that have not waited.
 
         Everything before, in any lane of them, happens before everything after.
         """
@@ -182,9 +182,9 @@ class RaceDetector:
             self._meet_in_full(blocks)
         else:
             self._shared.generalize(blocks)
-            self._clocks.partial_barrier(warps)
+            self._clocks.partial_barrier(warps, [each.clocks for each in arrivals])
             if self._order is not None:
-                self._order.threads.meet_some(warps)
+                self._order.threads.meet_some(warps, [each.state for each in arrivals])
 
     def barriers(self, groups: Sequence[Ints] | Ints) -> None:
         """Let each of many groups (int64[g, m], or a list of int64[m]) meet at its own barrier.
@@ -215,14 +215,9 @@ class RaceDetector:
         """Record ``cp.async`` by ``n`` warps writing ``width`` bytes per lane to shared ``addresses`` (offsets)."""
         _check_width(width)
         rows = rows_of(
-            kind=COPY,
-            where=where,
-            width=width,
-            warp=warp,
-            addresses=addresses,
-            active=active,
+            kind=COPY, where=where, width=width, warp=warp, addresses=addresses, active=active,
             clock=self._clocks.now[warp],
-        )
+        )  # fmt: skip
         self._shared.copy(rows)
         self._copies.issue(rows)
 

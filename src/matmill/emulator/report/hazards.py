@@ -18,6 +18,12 @@ SEVERITIES: dict[str, Severity] = {
     "read-only": "error",
     "uninitialised-shared": "error",
     "uninitialised-global": "error",
+    "uninitialised-local": "error",
+    "uninitialised-register": "error",
+    "read-only-cache": "error",
+    # A variable, or an array, that nobody has set: maybe what was meant, maybe a forgotten argument.
+    "unset-variable": "note",
+    "unwritten-output": "note",
     "use-after-free": "error",
     "invalid-free": "error",
     "race": "error",
@@ -88,7 +94,8 @@ class Hazard:
 class Report:
     """The result of a run: counts (also per source line), hazards, and the output of the kernel's printf.
 
-    ``worst`` is the access with the most bank conflicts, or None. ``ok`` says that no hazard is an error.
+    ``worst`` is the access with the most bank conflicts, or None. ``fidelity`` says how exactly it was
+    executed. ``ok`` says that no hazard is an error.
     """
 
     counters: Counters
@@ -96,6 +103,7 @@ class Report:
     by_line: dict[str, LineCounts] = field(default_factory=dict)
     printed: str = ""
     worst: Conflict | None = None
+    fidelity: str = ""
 
     @property
     def ok(self) -> bool:

@@ -12,6 +12,7 @@ from matmill.emulator.engine.bind.addresses import Addresses, Piece
 from matmill.emulator.engine.bind.race_watch import RaceWatch
 from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.frontend.names import byte_count
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
@@ -36,16 +37,9 @@ class Access:
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        addresses: Addresses,
-        instruction: Instruction,
-        *,
-        offset: int,
-        element: int,
-        vector: int,
-        kind: str,
-    ) -> None:
+        self, machine: Machine, addresses: Addresses, instruction: Instruction,
+        *, offset: int, element: int, vector: int, kind: str,
+    ) -> None:  # fmt: skip
         self.machine = machine
         self.addresses = addresses
         self.instruction = instruction
@@ -56,7 +50,7 @@ class Access:
         self.width = element * vector
         self.kind = kind
         verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[kind]
-        self._doing = f"{verb} {self.width} bytes at"
+        self._doing = f"{verb} {byte_count(self.width)} at"
         self.counted_as = kind
         self.ordering = Ordering() if instruction in machine.program.compared else access_ordering(instruction)
         self.epoch = -1
@@ -119,6 +113,8 @@ class Access:
             self.pieces = [
                 Piece(region, start - region.start, addresses.index(region.kind, self.shift), addresses.mask)
             ]
+            if region.allocation is not None and region.allocation.followed:
+                region.allocation.used(self.instruction, writes=self.kind != "read")
             array = self.array
             if array is not None and array.space == region.kind:
                 begin, end = self.bounds
@@ -148,7 +144,8 @@ class Access:
     def _check_dependency(self, dependency: GridDependency) -> None:
         addresses = self.addresses
         for piece in self.pieces:
-            if piece.region.kind == "global":
+            memory = piece.region.allocation
+            if memory is not None and dependency.concerns(memory.name, reads=self.kind == "read"):
                 self.check_dependency(
                     dependency, piece.active(addresses).reshape(-1), addresses.absolute(self.offset).reshape(-1)
                 )
@@ -314,16 +311,7 @@ class Access:
         warp = int(np.argmax(actual - ideal))
         if actual[warp] > ideal[warp]:
             rows = zip((offsets[warp] & OFFSET_MASK).tolist(), active[warp].tolist(), strict=True)
-            self.machine.tally.conflict(
-                Conflict(
-                    *(
-                        self.instruction.location,
-                        self.instruction.text,
-                        int(actual[warp]),
-                        int(ideal[warp]),
-                        self.width,
-                    ),
-                    tuple(offset - SHARED_BASE if takes_part else None for offset, takes_part in rows),
-                )
-            )
+            i, lanes = self.instruction, tuple(offset - SHARED_BASE if takes else None for offset, takes in rows)
+            conflict = Conflict(i.location, i.text, int(actual[warp]), int(ideal[warp]), self.width, lanes)
+            self.machine.tally.conflict(conflict)
         return requests, int(actual.sum()), int(ideal.sum()), elements

@@ -75,14 +75,18 @@ class BarrierOperand:
             events.init_barrier(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def release(self, key: Key, lanes: Ints) -> None:
-        """Report to the race detector that some lanes arrive."""
-        events = self._machine.events
+        """Record that some lanes arrive."""
+        events, dependency = self._machine.events, self._machine.dependency
+        if dependency is not None:
+            dependency.release(key, self._lanes.columns[lanes])
         if events is not None:
             events.arrive(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def acquire(self, key: Key, lanes: Ints) -> None:
-        """Report to the race detector that some lanes have observed the last phase as complete."""
-        events = self._machine.events
+        """Record that some lanes have observed the last phase as complete."""
+        events, dependency = self._machine.events, self._machine.dependency
+        if dependency is not None:
+            dependency.acquire(key, self._lanes.columns[lanes])
         if events is not None and len(lanes):
             events.passed(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 

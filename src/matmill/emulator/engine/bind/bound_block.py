@@ -12,8 +12,10 @@ from matmill.emulator.arith.fma_batch import BatchRows, FusedBatch
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.access import Access
 from matmill.emulator.engine.bind.addresses import Addresses
+from matmill.emulator.engine.bind.unset_flow import UnsetEnd, flow_of
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.engine.state.unset import Slot
 from matmill.emulator.frontend.literals import bits_of
 from matmill.emulator.frontend.syntax import (
     TYPE_BYTES,
@@ -81,6 +83,8 @@ class BoundBlock:
         while index < len(block.actions):
             batch = batches.get(index)
             if batch is not None:
+                for action in batch.actions:
+                    self._follow(action)
                 self._batch(batch)
                 for action in batch.actions:
                     self._forget(action)
@@ -88,11 +92,15 @@ class BoundBlock:
             else:
                 self._action(block.actions[index])
                 index += 1
+        end, unset = block.end, self.machine.unset
+        if unset is not None and end.instruction is not None and (end.guard is not None or end.selector is not None):
+            self.steps.append((UnsetEnd(self, unset, end, end.instruction), ()))
 
     def _action(self, action: Action) -> None:
         guard = action.instruction.guard
         self.guard = self._register(guard, "p") if guard is not None else None
         self.negated = action.instruction.negated
+        self._follow(action)
         if action.call is not None:
             call = action.call
         elif action.bind is not None:
@@ -106,6 +114,17 @@ class BoundBlock:
         else:
             self._guarded(action, call, sources, results)
         self._forget(action)
+
+    def _follow(self, action: Action) -> None:
+        """Let marks of values that nothing has set pass through an action, if the program may have any."""
+        flow = flow_of(self, action)
+        if flow is not None:
+            self.steps.append((flow, ()))
+
+    def unset_slots(self, operands: Sequence[PtxOperand]) -> tuple[Slot | None, ...]:
+        """Return the rows of operands, None for other than registers; nothing if the program sets all its values."""
+        unset = self.machine.unset
+        return () if unset is None else tuple(map(unset.slot, operands))
 
     def _guarded(self, action: Action, call: Call, sources: list[Row], results: list[Row]) -> None:
         guard = self._guard_row()

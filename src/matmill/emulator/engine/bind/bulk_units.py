@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.async_units.async_queue import AsyncOperation
 from matmill.emulator.engine.async_units.bulk_groups import BulkStore
 from matmill.emulator.engine.async_units.mbarriers import Key
+from matmill.emulator.engine.bind.initialised import note_store
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation
@@ -104,10 +105,10 @@ class BulkUnit:
             self.stop("read-only", column, f"writes to {region.name}, which is read-only")
         return region
 
-    def check_dependency(self, columns: Ints, did: str) -> None:
-        """Report a thread that copies from or to global memory before it has waited for the preceding grid."""
+    def check_dependency(self, columns: Ints, did: str, array: str, *, reads: bool) -> None:
+        """Report a thread that copies from or to an array before it has waited for the preceding grid."""
         dependency = self.machine.dependency
-        if dependency is not None and dependency.left:
+        if dependency is not None and dependency.left and dependency.concerns(array, reads=reads):
             unmet = dependency.unmet(columns)
             if unmet is not None:
                 dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
@@ -136,6 +137,8 @@ class BulkUnit:
                 self.check_written(int(columns[copy]), block, chunks)
             self.touch(agents[copy], "write", block, chunks)
         everything = np.concatenate([np.zeros(0, np.int64), *landing.chunks])
+        if machine.dependency is not None:
+            machine.dependency.release_each(barriers, columns)
 
         def land() -> None:
             act()
@@ -225,8 +228,8 @@ class BulkUnit:
         """
         if kind != "write":
             self._check_global(column, memory, ranges)
-        detector, (starts, ends) = self.machine.detector, ranges
-        if detector is None or not memory.writable or not len(starts):
+        events, (starts, ends) = self.machine.events, ranges
+        if events is None or not memory.writable or not len(starts):
             return
         # The widest accesses that make up all ranges.
         if kind != "atomic":
@@ -236,8 +239,7 @@ class BulkUnit:
         )
         warps, lanes = self.machine.threads(np.array([column]))
         count = len(addresses)
-        detector.access(
-            "global",
+        events.copies_global(
             warp=np.repeat(warps, count),
             addresses=np.repeat(addresses[:, None], LANES, axis=1),
             active=np.repeat(lanes, count, axis=0),
@@ -259,8 +261,9 @@ class BulkUnit:
                 return
 
 
-def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
-    """Mark ranges of global memory as stored to."""
+def mark_global(memory: Allocation, ranges: tuple[Ints, Ints], i: Instruction) -> None:
+    """Mark ranges of global memory as stored to by an instruction."""
+    note_store(memory, i)
     for marks in memory.marks:
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
             marks[1][start - memory.start : end - memory.start] = 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.lanes import by_warp
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
 
@@ -25,12 +26,6 @@ _LANE = np.arange(LANES, dtype=np.uint32)
 _BITS = np.uint32(1) << _LANE
 # All lanes of every warp: the usual case.
 WHOLE = np.ones((1, 1, LANES), np.bool_)
-
-
-def by_warp(row: Row, count: int) -> Row:
-    """Return a row of ``count`` lanes, or the scalar in its place, as [warps, 32]."""
-    # Rows are the usual case, and broadcast_to takes longer than many an exchange.
-    return row.reshape(-1, LANES) if row.ndim else np.full((count // LANES, LANES), row)
 
 
 def ballot(flags: Flags) -> Masks:

@@ -39,6 +39,12 @@ class RaceWatch:
     _pattern: Pattern | None = field(default=None, init=False)
     _repeated: RepeatedRead | None = field(default=None, init=False)
 
+    @property
+    def _lockstep(self) -> bool:
+        """True for volatile accesses of shared memory by old code, which relies on warps in lockstep: plain ones."""
+        ordering, program = self.ordering, self.machine.program
+        return ordering is not None and ordering.volatile and program.instructions[self.where] not in program.flags
+
     def tell(self, pieces: Sequence[Piece], values: tuple[Row, ...]) -> None:
         """Report one execution, which stores ``values``, before it takes effect."""
         addresses = self.addresses
@@ -72,8 +78,7 @@ class RaceWatch:
         """Report the accesses of a piece."""
         kind, addresses, ordering = piece.region.kind, self.addresses, self.ordering
         stores = Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None
-        if ordering is not None and ordering.volatile and kind == "shared":
-            # Old code has volatile arrays there and relies on lockstep warps: treated as plain accesses.
+        if self._lockstep and kind == "shared":
             ordering = None
         for owners, chosen in self._by_owner(piece, piece.active(addresses)):
             self.detector.access(
@@ -94,7 +99,7 @@ class RaceWatch:
         """Tell whether all lanes make a plain access to shared memory of their own blocks."""
         if len(pieces) != 1 or self.kind not in {"read", "write"}:
             return False
-        piece, plain = pieces[0], self.ordering is None or self.ordering.volatile
+        piece, plain = pieces[0], self.ordering is None or self._lockstep
         return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
 
     def _is_reserved(self, pieces: Sequence[Piece]) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.bind.bound_block import BoundBlock
-from matmill.emulator.engine.bind.initialised import ones
+from matmill.emulator.engine.bind.initialised import note_store, ones
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation, ImageView
 from matmill.emulator.memory.banks import LANES
@@ -65,7 +65,7 @@ class ViewAccess(Generic[Kind]):
         view = self.machine.space.images.get(handle)
         if view is None:
             there = self.machine.describe("generic", handle)
-            known = "no handle of this launch" if there == "no buffer" else there
+            known = "no handle of this launch" if there.startswith("no buffer") else there
             raise self.fault("texture", self.first(chosen), f"uses {handle:#x}, {known}, as a {wanted}")
         if not isinstance(view.image, self.image):
             raise self.fault("texture", self.first(chosen), f"uses {view} as a {wanted}")
@@ -107,6 +107,8 @@ class ViewAccess(Generic[Kind]):
         self._check_dependency(view, offset, width, chosen)
         if self.kind == "read":
             self._check_contents(view, offset, step, width, chosen)
+        if self.kind == "write":
+            note_store(memory, self.i)
         for marks in memory.marks if self.kind == "write" else ():
             for start in range(0, width, step):
                 marks[step][(offset[chosen] + start) // step] = ones(step)
@@ -132,6 +134,8 @@ class ViewAccess(Generic[Kind]):
     def _check_dependency(self, view: ImageView, offset: Ints, width: int, chosen: Mask) -> None:
         dependency = self.machine.dependency
         if dependency is None or not dependency.left:
+            return
+        if not dependency.concerns(view.allocation.name, reads=self.kind == "read"):
             return
         lane = dependency.first_unmet(self.lanes, chosen)
         if lane is not None:

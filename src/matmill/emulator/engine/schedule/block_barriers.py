@@ -13,12 +13,14 @@ from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.splits import Splits
 from matmill.emulator.engine.schedule.thread_names import end_instruction, who
 from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.program_counters import BARRIER, DONE, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
 from matmill.emulator.program.waits import Barrier
+from matmill.emulator.races.detector import Arrival
 from matmill.emulator.report.hazards import fault
 
 
@@ -45,8 +47,9 @@ class BlockBarriers:
         self._splits = splits
         # The number of the barrier at which each lane waits, or waited last.
         self._number = np.zeros(counters.counter.shape, np.int64)
-        # By (block, barrier number): warps that arrived without waiting, and the number of threads that it needs.
-        self._arrived: dict[tuple[int, int], list[int]] = {}
+        # By (block, barrier number): the arrivals of warps that do not wait, as the race detector has them, and the
+        # number of threads that it needs.
+        self._arrived: dict[tuple[int, int], list[Arrival | None]] = {}
         self._wanted: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
@@ -60,12 +63,15 @@ class BlockBarriers:
         barrier: Barrier = end.detail
         if last - first != geometry.warp_count:
             return False
-        if self._order.schedule or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
+        if self._order.order.seed or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
             return False
         if not isinstance(barrier.number, Immediate):
             return False
         machine.tally.barriers += geometry.warp_count
         machine.progress += 1
+        if machine.dependency is not None:
+            for index in range(geometry.blocks) if machine.dependency.left else ():
+                self._come_after(machine.dependency, np.arange(geometry.warps) * geometry.blocks + index)
         if machine.detector is not None:
             ids = machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
             machine.detector.barriers(ids.T)
@@ -87,9 +93,12 @@ class BlockBarriers:
         machine, geometry = self._machine, self._geometry
         barrier: Barrier = end.detail
         if barrier.mode == "arrive":
-            for warp in warps:
-                block_index = int(geometry.block_of_warp[warp])
-                self._arrived.setdefault((block_index, number), []).append(int(warp))
+            for warp, launched in zip(warps.tolist(), machine.warp_ids(warps).tolist(), strict=True):
+                arrival = machine.detector.arrival(launched) if machine.detector is not None else None
+                key = int(geometry.block_of_warp[warp]), number
+                self._arrived.setdefault(key, []).append(arrival)
+                if machine.dependency is not None:
+                    machine.dependency.release(("bar", *key), warp * LANES + np.arange(LANES))
         wanted = 0
         if barrier.threads is not None:
             wanted = int(self._interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
@@ -116,45 +125,66 @@ class BlockBarriers:
 
     def _complete(self, number: int, block_indices: Ints) -> None:
         """Open barrier ``number`` of these thread blocks if enough threads have arrived."""
-        geometry = self._geometry
         state = self._by_block(self._counters.counter)
         there = (state >= BARRIER) & (state < DONE) & (self._by_block(self._number) == number)
         gone = state >= DONE
-        met = []
+        met, detector = [], self._machine.detector
         for index in block_indices:
             waiting = there[:, index]
+            key = int(index), number
+            arrived = self._arrived.get(key, ())
+            if not waiting.any() and not arrived:
+                continue
+            wanted = self._wanted.get(key, 0)
+            whole = (waiting | gone[:, index]).all(axis=1)
+            present = (int((waiting.any(axis=1) & whole).sum()) + len(arrived)) * LANES
+            if present < wanted if wanted else not whole.all():
+                continue
+            self._arrived.pop(key, None)
+            self._wanted.pop(key, None)
+            self._machine.progress += 1
+            # A phase of arrivals alone ends too: whoever comes then waits in the next one.
             if not waiting.any():
                 continue
-            wanted = self._wanted.get((int(index), number), 0)
-            early = np.zeros(geometry.warps, np.bool_)
-            early[[warp // geometry.blocks for warp in self._arrived.get((int(index), number), [])]] = True
-            whole = (waiting | gone[:, index]).all(axis=1) | early
-            present = int((waiting.any(axis=1) & whole | early).sum()) * LANES
-            if present >= wanted if wanted else whole.all():
-                met.append(self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted))
-        if met and self._machine.detector is not None:
+            warps = self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted)
+            if arrived and detector is not None:
+                detector.barrier(warps, [each for each in arrived if each is not None])
+            else:
+                met.append(warps)
+        if met and detector is not None:
             alike = len({len(warps) for warps in met}) == 1
-            self._machine.detector.barriers(np.array(met) if alike else met)
+            detector.barriers(np.array(met) if alike else met)
 
     def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> Ints:
         """Release the waiting threads of one thread block; return the warps that met, as numbered in the launch."""
         geometry, machine = self._geometry, self._machine
         roles = np.flatnonzero(waiting.any(axis=1))
         warps = roles * geometry.blocks + index
-        early = self._arrived.pop((index, number), [])
-        self._wanted.pop((index, number), None)
-        machine.progress += 1
         points = np.unique(self._counters.counter[warps][waiting[roles]])
         ends = [self._waits[int(point) - BARRIER] for point in points]
         self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles], waiting[roles])
+        if not wanted and not number:
+            self._report_others(ends, warps, np.delete(np.arange(geometry.warps), roles) * geometry.blocks + index)
         reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction, warps, waiting[roles])
+        if machine.dependency is not None:
+            columns = self._come_after(machine.dependency, warps)
+            machine.dependency.acquire(("bar", index, number), columns)
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
         # Exited threads count as arrived, except for a barrier that counts threads (PTX ISA, "bar, barrier").
-        met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
-        return machine.warp_ids(met.astype(np.int64))
+        if wanted:
+            for end in ends:
+                machine.context.meetings.setdefault(end_instruction(end), set()).add(tuple(roles.tolist()))
+        met = warps if wanted else np.arange(geometry.warps) * geometry.blocks + index
+        return machine.warp_ids(met)
+
+    def _come_after(self, dependency: GridDependency, warps: Ints) -> Ints:
+        """Let all threads of warps that meet come after the preceding grid if one does; return these threads."""
+        columns: Ints = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
+        dependency.meet(columns)
+        return columns
 
     def _exists(self, index: int) -> Flags:
         """Return the threads that exist in a thread block of the batch: bool[its warps, 32]."""
@@ -187,12 +217,42 @@ class BlockBarriers:
             )
             machine.hazards.add("early-exit", instruction, message, instruction)
 
+    def _report_others(self, ends: list[Terminator], warps: Ints, absent: Ints) -> None:
+        """Report warps that pass barrier 0 of the whole block at another line of the source, or not at all.
+
+        Copies of one barrier, as unrolling makes them, have one line. ``absent`` warps have ended.
+        """
+        machine, source = self._machine, self._machine.context.source
+        first, *others = map(end_instruction, ends)
+        for other in others:
+            same = first.lines == other.lines and not (source is not None and source.opposed(first.lines))
+            if first.lines and other.lines and not same:
+                one, two = (self._at(end, warps) for end in (ends[0], ends[1 + others.index(other)]))
+                message = f"{machine.launch.kernel}: {one}, and {two}: one barrier of the block cannot be both"
+                machine.hazards.add("divergent-barrier", (first, other), message, other)
+                return
+        if len(absent) and first.lines and source is not None and source.conditional(first.lines):
+            chosen = np.isin(np.arange(self._geometry.warp_count), absent)
+            message = (
+                f"{machine.launch.kernel}: {who(self._geometry, chosen)} ended without {first.text!r}, which the "
+                "others passed inside a branch or loop"
+            )
+            machine.hazards.add("divergent-barrier", (first, "absent"), message, first)
+
+    def _at(self, end: Terminator, warps: Ints) -> str:
+        """Describe which of some warps wait at an end of a block."""
+        here = (self._counters.counter[warps] == BARRIER + end.next).any(axis=1)
+        chosen = np.isin(np.arange(self._geometry.warp_count), warps[here])
+        i = end_instruction(end)
+        inlined = "".join(f", called at {each}" for each in i.callers)
+        return f"{who(self._geometry, chosen)} waited in {i.text!r} ({i.location}{inlined})"
+
     def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
         """Tell whether the source has a barrier inside a branch; None if it is unknown."""
-        diverges = self._machine.context.diverges
-        if diverges is None or branch is None:
+        source = self._machine.context.source
+        if source is None or branch is None:
             return None
-        return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
+        return source.diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
 
     def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
         """Store the result of bar.red for all threads that waited."""

@@ -13,6 +13,7 @@ from matmill.emulator.engine.schedule.thread_names import end_instruction, repre
 from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.report.hazards import KernelFault, fault
 
@@ -53,10 +54,15 @@ class StuckWarps:
         # The machine's progress when each warp began to spin.
         self._stalled = np.full(len(counters.first), -1, np.int64)
         self._last_instruction: dict[int, Instruction] = {}
+        # The machine's progress when lanes of each warp last let others run, and how often they have since.
+        self._yielded_at = np.full(len(counters.first), -1, np.int64)
+        self._yields = np.zeros(len(counters.first), np.int64)
 
     def begin(self) -> None:
         """Start a batch, in which nobody is stuck."""
         self._stalled[...] = -1
+        self._yielded_at[...] = -1
+        self._watch_after = _WATCH_AFTER
         self._quiet = 0
         self._seen_progress = self._machine.progress
         self._watches: dict[tuple[int, int, int], _Watch] = {}
@@ -68,7 +74,7 @@ class StuckWarps:
 
     def quiet(self) -> bool:
         """Tell whether so many steps changed no memory that loops are watched."""
-        return self._quiet > _WATCH_AFTER
+        return self._quiet > self._watch_after
 
     def note(self, block: int) -> None:
         """Count a step, and detect kernels that make no progress."""
@@ -103,9 +109,28 @@ class StuckWarps:
             return
         whole = self._machine.snapshot(warps) + self._counters.counter[warps].tobytes()
         if whole == watch.whole:
-            self._stalled[warps] = self._machine.progress
+            self._stalled[self._without_others(block, warps)] = self._machine.progress
             self._last_instruction[int(warps[0])] = representative(self._blocks[block])
         watch.whole = whole
+
+    def _without_others(self, block: int, warps: Ints) -> Ints:
+        """Let other lanes of warps run before those that spin at a block of code; return the warps that have none.
+
+        Since sm_70 each lane goes on for itself: one that spins does not keep the others of its warp from running.
+        """
+        counters, progress = self._counters, self._machine.progress
+        fresh = self._yielded_at[warps] != progress
+        self._yields[warps[fresh]] = 0
+        self._yielded_at[warps] = progress
+        counter = counters.counter[warps]
+        spins = (counter == block) & ~counters.aside[warps]
+        others = ((counter < POLL) & ~spins).any(axis=1) & (self._yields[warps] <= 2 * LANES)
+        if others.any():
+            self._yields[warps[others]] += 1
+            self._watch_after = _WATCH_AFTER // 8
+            counters.put_aside(warps[others], spins[others])
+        alone: Ints = warps[~others]
+        return alone
 
     def spinning(self) -> KernelFault:
         """Return the error for a batch with only spinning warps left."""

@@ -11,6 +11,7 @@ from matmill.emulator.engine.async_units.mbarriers import Key
 from matmill.emulator.engine.bind.barrier_operand import grouped
 from matmill.emulator.engine.bind.interpreter import Interpreter
 from matmill.emulator.engine.schedule.thread_names import end_instruction
+from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Register
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
@@ -76,6 +77,17 @@ class Polls:
             self._machine.cluster.waited(columns_of(warps, lanes))
         if succeeds and self._machine.events is not None and lanes.any():
             self._tell(end, warps, lanes)
+        if succeeds and self._machine.dependency is not None and lanes.any():
+            self._come_after(self._machine.dependency, end, warps, lanes)
+
+    def _come_after(self, dependency: GridDependency, end: Terminator, warps: Ints, lanes: Flags) -> None:
+        """Let lanes come after the preceding grid if those they have waited for do."""
+        columns = columns_of(warps, lanes)
+        if not isinstance(end.detail, PhaseWait):
+            dependency.acquire("cluster", columns)
+            return
+        for key, group, _ in self.barriers(end, warps, lanes):
+            dependency.acquire(key, columns[group])
 
     def _tell(self, end: Terminator, warps: Ints, lanes: Flags) -> None:
         """Report to the race detector what lanes acquire by their wait."""

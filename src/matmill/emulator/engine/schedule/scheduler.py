@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from matmill.emulator.engine.bind.interpreter import Interpreter
@@ -14,7 +16,7 @@ from matmill.emulator.engine.schedule.splits import Splits
 from matmill.emulator.engine.schedule.thread_ends import finish_batch, tell_of_exits
 from matmill.emulator.engine.schedule.thread_names import end_instruction
 from matmill.emulator.engine.schedule.warp_meetings import WarpMeetings
-from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.schedule.warp_order import Order, WarpOrder
 from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
@@ -27,14 +29,14 @@ from matmill.emulator.report.hazards import KernelFault
 class Scheduler:
     """Runs one machine's batch to its end, or until only spinning warps are left."""
 
-    def __init__(self, interpreter: Interpreter, *, schedule: int) -> None:
+    def __init__(self, interpreter: Interpreter, order: Order) -> None:
         self.interpreter = interpreter
         self.machine = machine = interpreter.machine
         self.geometry = machine.geometry
         self.blocks = machine.program.blocks
         # By the block that follows, which belongs to one wait only.
         waits = {b.end.next: b.end for b in self.blocks if b.end.kind == "wait"}
-        self.order = WarpOrder(self.geometry, schedule)
+        self.order = WarpOrder(self.geometry, order)
         self.counters = counters = ProgramCounters(self.geometry.warp_count)
         self.warp_meetings = WarpMeetings(interpreter, counters, waits)
         self.lane_waits = LaneWaits(interpreter, counters, waits)
@@ -42,6 +44,8 @@ class Scheduler:
         self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
         self.stuck_warps = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
         self.calls = CallStack(interpreter)
+        # Only kernels that can see it let diverged lanes meet late.
+        self.late = order.late_lanes and machine.program.sees_convergence
 
     def begin(self, block_ids: Ints) -> None:
         """Start a batch of thread blocks, numbered ``block_ids`` in the grid: all threads are at the first block."""
@@ -54,12 +58,14 @@ class Scheduler:
         self.splits.begin()
         self.stuck_warps.begin()
         self.calls.begin()
-        self.order.shuffle()
+        self.order.begin()
 
     def run(self) -> bool:
         """Run until all threads are done (True), or until only warps that spin on memory are left (False)."""
-        first = self.counters.first
+        first, until = self.counters.first, self.machine.context.until
         while True:
+            if time.perf_counter() > until:
+                raise TimeoutError
             self.lane_waits.look_again()
             for end, waiting in self.warp_meetings.groups_closed():
                 self._wait(end, waiting)
@@ -104,7 +110,7 @@ class Scheduler:
             if len(first_run) * 4 >= len(warps):
                 self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
                 return
-        active = self.counters.counter[warps] == block
+        active = (self.counters.counter[warps] == block) & ~self.counters.aside[warps]
         self.stuck_warps.note(block)
         self.interpreter.run_masked(block, warps, active)
         self._advance(block, warps, active)
@@ -171,10 +177,7 @@ class Scheduler:
         if end.kind == "jump":
             counter[active] = end.target
         elif end.kind == "branch":
-            taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
-            counter[active & taken] = end.target
-            counter[active & ~taken] = end.next
-            self.splits.note(end.instruction, warps, active & taken, active & ~taken)
+            self._branch(end, warps, active, counter)
         elif end.kind in {"exit", "return"}:
             self._leave(end, warps, active, counter)
         elif end.kind == "call":
@@ -193,6 +196,17 @@ class Scheduler:
             self._exited(warps, end_instruction(end))
         elif self.stuck_warps.quiet() and (counter[active] <= block).any():
             self.stuck_warps.watch(int(counter[active].min()), warps)
+
+    def _branch(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
+        """Set the next counters of the active lanes at a branch; where lanes meet late, one side runs on alone."""
+        taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
+        sides = active & taken, active & ~taken
+        counter[sides[0]], counter[sides[1]] = end.target, end.next
+        self.splits.note(end.instruction, warps, *sides)
+        both = sides[0].any(axis=1) & sides[1].any(axis=1)
+        if self.late and both.any():
+            self.counters.put(warps, counter)
+            self.counters.put_aside(warps[both], sides[end.target < end.next][both])
 
     def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
         """Set the next counters of the active lanes that exit or return from a call, where a guard holds."""

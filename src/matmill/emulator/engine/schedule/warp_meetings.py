@@ -49,10 +49,17 @@ class WarpMeetings:
         literal = isinstance(members, Immediate) and int(members.value) & int(FULL) == FULL
         if not literal and not (self._members(end, warps) == FULL).all():
             return False
-        if self._machine.detector is not None:
-            ids = self._machine.warp_ids(warps)
-            self._machine.detector.warp_barrier(ids, np.ones((len(warps), LANES), np.bool_))
+        self._meet_lanes(warps, np.ones((len(warps), LANES), np.bool_))
         return True
+
+    def _meet_lanes(self, warps: Ints, lanes: Flags) -> None:
+        """Record that ``lanes`` (bool[n, 32]) of warps have met at a warp barrier."""
+        machine = self._machine
+        if machine.detector is not None:
+            machine.detector.warp_barrier(machine.warp_ids(warps), lanes)
+        if machine.dependency is not None and machine.dependency.left:
+            for warp, some in zip(warps.tolist(), lanes, strict=True):
+                machine.dependency.meet(warp * LANES + np.flatnonzero(some))
 
     def meet(self, end: Terminator, warps: Ints) -> tuple[Ints, Flags]:
         """Return those of ``warps`` with lanes that have all met at a wait, and these lanes: bool[n, 32].
@@ -118,11 +125,11 @@ class WarpMeetings:
         self._machine.pending_collectives.setdefault(warp, []).append(PendingCollective(met, met.copy(), kept))
 
     def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
-        """Report to the detector that lanes met at a warp barrier, those of one mask after those of another."""
-        while self._machine.detector is not None and met.any():
+        """Record that lanes met at a warp barrier, those of one mask after those of another."""
+        while met.any():
             rows = np.flatnonzero(met.any(axis=1))
             group = met[rows] & together[rows, met[rows].argmax(axis=1)]
-            self._machine.detector.warp_barrier(self._machine.warp_ids(warps[rows]), group)
+            self._meet_lanes(warps[rows], group)
             met[rows] &= ~group
 
     def begin(self) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.state.dependent_launch import GridWaits
 from matmill.emulator.engine.state.map_changes import MapChanges
-from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import EmulatedProgram
@@ -44,9 +44,20 @@ class Printed:
             self.size += len(text)
 
 
-#: Tells whether the source has a barrier (second) inside a branch (first), each given by its line and its callers'
-#: lines.
-Diverges: TypeAlias = Callable[[Sequence[str], Sequence[str]], bool | None]
+class SourceFacts(Protocol):
+    """Facts of the source. Barriers and branches are given by their line and their callers' lines, innermost first."""
+
+    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
+        """Tell whether a barrier is inside a branch; None means unknown."""
+
+    def conditional(self, barrier: Sequence[str]) -> bool:
+        """Tell whether a barrier is inside any branch or loop, and no thread returns before it."""
+
+    def opposed(self, barrier: Sequence[str]) -> bool:
+        """Tell whether the barrier's line has barriers on both sides of one branch."""
+
+    def initialises(self, variable: str) -> bool:
+        """Tell whether a variable has a value where it is declared."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,9 @@ class LaunchContext:
 
     ``heap`` is malloc's, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
-    ``diverges`` and ``own_waits`` are as for ``run``. ``workspace`` is the address of the memory with which a
-    cooperative launch synchronizes its grid, 0 in other launches.
+    ``source``, ``own_waits``, ``pdl_writes``, ``until`` and ``progress`` are as for ``run``. ``workspace`` is the
+    address of memory with which a cooperative launch synchronizes its grid, 0 in other launches. ``meetings`` has, by
+    its instruction, the warps that came together to a barrier which does not wait for the whole block.
     """
 
     program: EmulatedProgram
@@ -68,9 +80,13 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
-    diverges: Diverges | None = None
+    source: SourceFacts | None = None
     own_waits: bool = False
     workspace: int = 0
+    pdl_writes: Collection[str] | None = None
+    until: float = math.inf
+    progress: Callable[[int, int], None] | None = None
+    meetings: dict[Instruction, set[tuple[int, ...]]] = field(default_factory=dict)
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)
     waits: GridWaits = field(default_factory=GridWaits)

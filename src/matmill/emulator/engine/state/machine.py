@@ -26,6 +26,7 @@ from matmill.emulator.engine.state.register_pool import RegisterPool
 from matmill.emulator.engine.state.special_rows import special_row
 from matmill.emulator.engine.state.swizzle_marks import SwizzleMarks
 from matmill.emulator.engine.state.tally import Tally
+from matmill.emulator.engine.state.unset import UnsetValues
 from matmill.emulator.frontend.syntax import Variable
 from matmill.emulator.memory.address_space import (
     SHARED_BASE,
@@ -37,6 +38,7 @@ from matmill.emulator.memory.address_space import (
 )
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
+from matmill.emulator.program.register_rows import file_of
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from matmill.emulator.races.async_units.async_events import AsyncEvents
 from matmill.emulator.report.hazards import HazardLog
@@ -91,7 +93,11 @@ class Machine:
         self.swizzles = SwizzleMarks(stride * blocks)
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
-        self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
+        self.dependency = (
+            GridDependency(launch, self.geometry, self.hazards, context.waits, context.pdl_writes)
+            if launch.pdl
+            else None
+        )
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
@@ -99,23 +105,26 @@ class Machine:
         shared = words(np.zeros(stride * blocks // 16, np.complex128).view(np.uint8))
         self.written = np.zeros(stride * blocks // 8, np.uint64).view(np.uint8)
         self.shared = Region("shared", SHARED_BASE, shared_end, shared, written=words(self.written))
-        local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
+        self._local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
+        self.unset = (
+            UnsetValues(program, self.geometry.columns, launch.kernel, self.hazards)
+            if program.has_unset_values
+            else None
+        )
+        self._local_written = np.zeros_like(self._local) if self.unset is not None else None
+        written = words(self._local_written) if self._local_written is not None else None
         self._own = {
             "shared": self.shared,
-            "local": Region("local", 0, program.local_bytes, words(local)),
+            "local": Region("local", 0, program.local_bytes, words(self._local), written=written),
             "param": Region("param", 0, program.parameter_bytes, words(context.parameters)),
         }
         self._regions: dict[str, Region] = {}
         self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
         self.registers = RegisterPool(self.geometry, launch.kernel, program.entry.registers)
         self.products = WarpgroupProducts(
-            self.geometry,
-            self.files["32"],
-            launch.kernel,
-            self.hazards,
-            late=context.late_copies,
+            self.geometry, self.files["32"], launch.kernel, self.hazards, late=context.late_copies,
             own_waits=context.own_waits,
-        )
+        )  # fmt: skip
 
     def begin(self, block_ids: NDArray[np.int64]) -> None:
         """Start a batch: ``block_ids`` are the numbers of its blocks in the grid."""
@@ -128,12 +137,24 @@ class Machine:
         for name, row in self.program.layout.specials.items():
             values = special_row(name, self.geometry, self.launch, self.program, self.context.workspace)
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
+        if self.unset is not None and self._local_written is not None:
+            self._poison(self._local_written)
+            self.unset.begin()
         self.mbarriers.begin()
         self.cluster.begin()
         self.bulk.begin()
         self.swizzles.begin()
         if self.dependency is not None:
             self.dependency.begin()
+
+    def _poison(self, local_written: NDArray[np.uint8]) -> None:
+        """Fill local memory, and registers that may be read unset, with ones; predicates with false."""
+        self._local.fill(_POISON)
+        local_written.fill(0)
+        for register in self.program.layout.unset:
+            file = file_of(register)
+            row = self.files[file][self.program.layout.rows[register]]
+            row.fill(False if file == "p" else np.iinfo(row.dtype).max)
 
     def address_of(self, variable: Variable) -> int:
         """Return the address of a variable in its own state space."""

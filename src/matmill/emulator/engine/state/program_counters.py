@@ -25,16 +25,19 @@ class ProgramCounters:
     """The position of each lane of a batch (``counter``, int64[warps, 32]), and summaries for each warp.
 
     ``first`` (int64[warps]) is the lowest counter of a warp's lanes. ``whole`` (bool[warps]) says whether all of them
-    have the same one.
+    have the same one. Lanes that are ``aside`` (bool[warps, 32]) do not run until the others of their warp wait.
     """
 
     def __init__(self, warps: int) -> None:
         self.counter = np.zeros((warps, LANES), np.int64)
         self.first = np.zeros(warps, np.int64)
         self.whole = np.ones(warps, np.bool_)
+        self.aside = np.zeros((warps, LANES), np.bool_)
+        self._any_aside = False
 
     def begin(self, live: Flags) -> None:
         """Set the ``live`` lanes (bool[warps, 32]) to the first block of code; the others have exited."""
+        self.aside[...] = self._any_aside = False
         self.put(np.arange(len(live)), np.where(live, 0, DONE))
 
     def put(self, warps: Ints, counter: Ints) -> None:
@@ -42,6 +45,26 @@ class ProgramCounters:
         self.counter[warps] = counter
         self.first[warps] = counter.min(axis=1)
         self.whole[warps] = (counter == counter[:, :1]).all(axis=1)
+        if self._any_aside:
+            self._leave_out(warps)
+
+    def put_aside(self, warps: Ints, lanes: Flags) -> None:
+        """Let some ``lanes`` (bool[n, 32]) of ``warps`` run only when the others of their warp wait."""
+        self.aside[warps] |= lanes
+        self._any_aside = True
+        self._leave_out(warps)
+
+    def _leave_out(self, warps: Ints) -> None:
+        """Leave lanes that are aside out of the summaries, or take them back where no other can run."""
+        aside, counter = self.aside[warps], self.counter[warps]
+        others = np.where(aside, DONE, counter).min(axis=1)
+        back = others >= POLL
+        self.aside[warps[back]] = False
+        rest = ~back & aside.any(axis=1)
+        self.first[warps[rest]] = others[rest]
+        self.first[warps[back]] = counter[back].min(axis=1)
+        self.whole[warps[rest]] = False
+        self._any_aside = bool(self.aside.any())
 
     def put_slice(self, first: int, last: int, block: int) -> None:
         """Set all lanes of the warps from ``first`` to ``last`` (exclusive) to a block of code."""

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.engine.state.launch import LaunchContext
 from matmill.emulator.frontend.calls import code_addresses
-from matmill.emulator.frontend.syntax import Module, Variable
+from matmill.emulator.frontend.syntax import Instruction, Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
+from matmill.emulator.report.hazards import HazardLog
 from matmill.errors import ArgumentError
 
 Symbols = Mapping[str, NDArray[Any]]
@@ -28,7 +30,9 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
         data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
         data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
         access = "rw" if variable.space == "global" else "r"
-        addresses[variable] = space.allocate(variable.spelled, data, access).start
+        allocation = space.allocate(variable.spelled, data, access)
+        allocation.followed = True
+        addresses[variable] = allocation.start
         contents[variable] = data
     addresses |= {module.code[name]: address for name, address in code_addresses(module).items()}
     for variable, data in contents.items():
@@ -54,6 +58,28 @@ def read_back(module: Module, space: AddressSpace, addresses: Mapping[Variable, 
         region = space.find(addresses[_named(name, module)])
         if region is not None and array.flags.writeable:
             array[...] = region.data[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def note_unset(context: LaunchContext, symbols: Symbols, hazards: HazardLog) -> None:
+    """Note the variables that a kernel reads and that neither the host, the source nor the kernel has set."""
+    unset: dict[str, Instruction] = {}
+    for variable, address in context.symbols.items():
+        memory = context.space.find(address) if variable.space in {"global", "const"} else None
+        if memory is None or memory.first_read is None or memory.changed or variable.initial or variable.relocations:
+            continue
+        name = variable.spelled
+        given = any(name == each or name.endswith(f"::{each}") or each == variable.name for each in symbols)
+        if given or context.source is None or context.source.initialises(name):
+            continue
+        qualifier = "__constant__" if variable.space == "const" else "__device__"
+        unset[f"{qualifier} {name}"] = memory.first_read
+    if unset:
+        i = next(iter(unset.values()))
+        message = (
+            f"{context.launch.kernel}: reads {', '.join(unset)}, which neither the host (--symbol, symbols=) nor the "
+            f"kernel has set: 0 in all bytes, in {i.text!r}"
+        )
+        hazards.add("unset-variable", i, message, i)
 
 
 def _variables(module: Module) -> Iterator[Variable]:

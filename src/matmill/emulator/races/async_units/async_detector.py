@@ -25,6 +25,7 @@ Other blocks of the cluster may access a block's shared memory only until its la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,16 +35,25 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.async_units.async_events import Name
 from matmill.emulator.races.async_units.async_reports import ASYNC, AsyncReports
+from matmill.emulator.races.async_units.global_proxy import GlobalProxy
 from matmill.emulator.races.async_units.remote_accesses import RemoteAccesses
-from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.detector import Arrival, RaceDetector
 from matmill.emulator.races.order.clocks import Ints
 from matmill.emulator.races.order.flag_clocks import FlagClocks
-from matmill.emulator.races.order.race_reports import MBARRIER, READ, WRITE, CellAccesses, Party, Reports
+from matmill.emulator.races.order.race_reports import (
+    MBARRIER,
+    MISSING_PROXY_FENCE,
+    READ,
+    WRITE,
+    CellAccesses,
+    Party,
+    Reports,
+)  # fmt: skip
 from matmill.emulator.races.order.releases import Log
 from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.shadow.interval_patterns import Pattern
 from matmill.emulator.races.shadow.shared_space import SharedSpace
-from matmill.emulator.races.shadow.warp_accesses import Stores
+from matmill.emulator.races.shadow.warp_accesses import Stores, rows_of
 
 Flags = NDArray[np.bool_]
 _INIT, _ARRIVE = "initialisation of an mbarrier", "arrival at an mbarrier"
@@ -85,6 +95,8 @@ class AsyncDetector(RaceDetector):
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
         self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
+        assert self._order is not None  # noqa: S101 - the detector was made with releases
+        self._proxy = GlobalProxy(self._clocks, self._order)
 
     def _new_reports(self) -> Reports:
         self._threads = ThreadClocks(self._clocks, self._clusters)
@@ -96,20 +108,10 @@ class AsyncDetector(RaceDetector):
     # Events of RaceDetector
 
     def access(
-        self,
-        space: str,
-        *,
-        warp: Ints,
-        addresses: Ints,
-        active: NDArray[np.bool_],
-        width: int,
-        kind: str,
-        where: int,
-        stores: Stores | None = None,
-        ordering: Ordering | None = None,
-        owners: Ints | None = None,
+        self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str, where: int,
+        stores: Stores | None = None, ordering: Ordering | None = None, owners: Ints | None = None,
         pattern: Pattern | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
         if owners is not None:
             self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
@@ -136,11 +138,19 @@ class AsyncDetector(RaceDetector):
         """Return the scope that counts: ``.cluster`` becomes the whole GPU if a cluster has several blocks."""
         return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
-    def barrier(self, warps: Ints) -> None:
-        """Let ``warps`` (int64[m], one block's) meet."""
+    def arrival(self, warp: int) -> Arrival:
+        """Record that a warp arrives at a barrier of its block and does not wait; return what it passes on."""
+        vectors = self._threads.released(np.array([warp]), np.ones((1, LANES), np.bool_))
+        return replace(super().arrival(warp), vectors=vectors)
+
+    def barrier(self, warps: Ints, arrivals: Sequence[Arrival] = ()) -> None:
+        """Let ``warps`` (int64[m], one block's) meet, after the ``arrivals`` of warps that have not waited."""
+        warps = np.asarray(warps, np.int64)
         if len(warps) != self._warps_per_block:
-            self._threads.meet(np.asarray(warps, np.int64)[None])
-        super().barrier(warps)
+            self._threads.meet(warps[None])
+        for vectors in (each.vectors for each in arrivals if each.vectors is not None):
+            self._threads.acquire(vectors, warps, np.ones((len(warps), LANES), np.bool_))
+        super().barrier(warps, arrivals)
 
     def _meet_in_full(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` meet."""
@@ -258,10 +268,31 @@ class AsyncDetector(RaceDetector):
 
     # Asynchronous units
 
-    def proxy_fence(self, warps: Ints, lanes: Flags) -> None:
-        """Record ``fence.proxy.async`` by these threads."""
-        self._threads.fence(warps, lanes)
+    def proxy_fence(self, warps: Ints, lanes: Flags, *, space: str = "") -> None:
+        """Record ``fence.proxy.async`` by these threads, for "shared" memory, "global" memory, or both ("")."""
+        if space != "global":
+            self._threads.fence(warps, lanes)
+        if space != "shared":
+            self._proxy.fence(warps, lanes)
         self._clocks.now[warps] += 1
+
+    def copies_global(
+        self, *, warp: Ints, addresses: Ints, active: Flags, width: int, kind: str, where: int,
+        ordering: Ordering | None,
+    ) -> None:  # fmt: skip
+        """Record bulk copies' accesses to global memory, and the generic writes that they may not see."""
+        self._proxy.copies.add(where)
+        rows = rows_of(
+            kind=kind, where=where, width=width, warp=warp, addresses=addresses, active=active,
+            clock=self._clocks.now[warp],
+        )  # fmt: skip
+        for thread, writer, address, *issuer in self._proxy.unfenced(self._global, rows):
+            second = Party(issuer[0] * LANES + issuer[1], where, ASYNC + kind)
+            self._reports.keep(MISSING_PROXY_FENCE, "global", address, Party(thread, writer, WRITE), second)
+        self.access(
+            "global", warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where,
+            ordering=ordering,
+        )  # fmt: skip
 
     def issue(self, warp: int, lanes: Flags) -> int:
         """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""

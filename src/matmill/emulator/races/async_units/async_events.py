@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.program.ordering import Ordering
+
 Name: TypeAlias = tuple[int, int]
 Ints = NDArray[np.int64]
 Lanes = NDArray[np.bool_]
@@ -43,8 +45,14 @@ class AsyncEvents(Protocol):
     def agent_joined(self, agent: int, warps: Ints, lanes: Lanes) -> None:
         """Join an agent that threads have waited for (it may only have been a wait for its reads)."""
 
-    def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
-        """Record ``fence.proxy.async`` by these threads."""
+    def proxy_fence(self, warps: Ints, lanes: Lanes, *, space: str = "") -> None:
+        """Record ``fence.proxy.async`` by these threads, for "shared" memory, "global" memory, or both ("")."""
+
+    def copies_global(
+        self, *, warp: Ints, addresses: Ints, active: Lanes, width: int, kind: str, where: int,
+        ordering: Ordering | None,
+    ) -> None:  # fmt: skip
+        """Record bulk copies' accesses to global memory, as :meth:`RaceDetector.access` has those of threads."""
 
     def cluster_arrive(self, warps: Ints, lanes: Lanes, *, releases: bool = True) -> None:
         """Record ``barrier.cluster.arrive`` by these threads, with or without release semantics."""

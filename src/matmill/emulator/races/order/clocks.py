@@ -18,7 +18,7 @@ FastTrack's (Flanagan and Freund, PLDI 2009) with a block's warps as the threads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,14 +142,23 @@ class Clocks:
         self.warp_barrier(warps)
         self._blocks.close(blocks)
 
-    def partial_barrier(self, warps: Ints) -> None:
-        """Let some warps of one block (int64[m]) meet."""
+    def arrival(self, warp: int) -> Ints:
+        """Return the clocks (int64[warps of its block]) that a warp passes on by arriving without waiting."""
+        vector = self.view(warp)
+        vector[warp % self.warps_per_block] = self.now[warp]
+        self.now[warp] += 1
+        return vector
+
+    def partial_barrier(self, warps: Ints, arrivals: Iterable[Ints] = ()) -> None:
+        """Let some warps of one block (int64[m]) meet, after the ``arrivals`` of others."""
         block = int(warps[0]) // self.warps_per_block
         first = block * self.warps_per_block
         table = self._blocks.open(block)
         local = warps - first
         joined = table[local].max(axis=0)
         joined[local] = self.now[warps]
+        for vector in arrivals:
+            np.maximum(joined, vector, out=joined)
         table[local] = joined
         self.warp_barrier(warps)
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.program.ordering import Ordering
-from matmill.emulator.races.order.clocks import Clocks, Ints, Lanes, Moment
+from matmill.emulator.races.order.clocks import LANE_BITS, Clocks, Ints, Lanes, Moment
 from matmill.emulator.races.order.horizon import Horizons, slots_of
 from matmill.emulator.races.order.releases import (
     ALL,
@@ -162,6 +162,22 @@ class Order:
                     alike[id(state)] = state, record.of(lane)
                 record.states[lane] = alike[id(state)][1]
             record.even()
+
+    def acquired(self, warp: int, lanes: list[int]) -> tuple[tuple[np.uint32, Reach], ...]:
+        """Return what some lanes of a warp have acquired, with the lanes that have acquired it as bits."""
+        record = self.threads.get(warp)
+        alike: dict[int, tuple[np.uint32, Reach]] = {}
+        if record is None:
+            return ()
+        for lane in lanes:
+            known = record.of(lane).known
+            bits, _ = alike.get(id(known), (np.uint32(0), known))
+            alike[id(known)] = bits | LANE_BITS[lane], known
+        return tuple(each for each in alike.values() if each[1])
+
+    def lanes_before(self, known: Reach, keys: Ints) -> Lanes:
+        """Return the lanes of accesses (``Moment.keys``) that happen before whoever has acquired ``known``."""
+        return self._horizons.of(known).lanes_before(keys)
 
     def forget(self, blocks: Ints) -> None:
         """Free the threads and the shared memory of ``blocks`` (int64[b]), which have ended."""
@@ -325,5 +341,5 @@ class Order:
         for known, parts in alike.values():
             one = np.concatenate(parts)
             if one.size and known:
-                left[one] &= ~self._horizons.of(known).lanes_before(keys[one])
+                left[one] &= ~self.lanes_before(known, keys[one])
         return left

@@ -58,16 +58,20 @@ class Warp:
             self.state = first
             self.states.clear()
 
-    def meet(self) -> None:
-        """Merge the knowledge of all lanes into each of them."""
+    def passed_on(self) -> State:
+        """Return the knowledge of all lanes, as a barrier passes it on."""
+        state = join((self.state, *self.states.values()))
         if self.unmet:
             _log_fences(self.log, self.unmet)
             met = {(self.log, ALL): len(self.log.entries)}
-            self.unmet.clear()
-            self.state = self.state._replace(fenced=joined((self.state.fenced, met)))
-        if self.states:
-            self.state = join((self.state, *self.states.values()))
-            self.states.clear()
+            state = state._replace(fenced=joined((state.fenced, met)))
+        return state
+
+    def meet(self) -> None:
+        """Merge the knowledge of all lanes into each of them."""
+        self.state = self.passed_on()
+        self.unmet.clear()
+        self.states.clear()
 
     def meet_some(self, lanes: Iterable[int]) -> None:
         """Merge the knowledge of some lanes into each of them."""
@@ -108,10 +112,16 @@ class Threads:
             self._join(range(first, first + self._per_block))
             self._uneven.discard(block)
 
-    def meet_some(self, warps: Ints) -> None:
-        """Let some warps of one block meet."""
-        if int(warps[0]) // self._per_block in self._uneven:
-            self._join(warps.tolist())
+    def arrival(self, warp: int) -> State:
+        """Return what a warp passes on by arriving at a barrier without waiting."""
+        record = self._warps.get(warp)
+        return NEW if record is None else record.passed_on()
+
+    def meet_some(self, warps: Ints, arrivals: Iterable[State] = ()) -> None:
+        """Let some warps of one block meet, after the ``arrivals`` of others."""
+        arrivals = [state for state in arrivals if state is not NEW]
+        if arrivals or int(warps[0]) // self._per_block in self._uneven:
+            self._join(warps.tolist(), arrivals)
 
     def meet_lanes(self, warp: int, lanes: Iterable[int]) -> None:
         """Let some lanes of a warp meet."""
@@ -133,11 +143,11 @@ class Threads:
             for warp in range(block * self._per_block, (block + 1) * self._per_block):
                 self._warps.pop(warp, None)
 
-    def _join(self, warps: Iterable[int]) -> None:
+    def _join(self, warps: Iterable[int], arrivals: Iterable[State] = ()) -> None:
         met = [self.open(warp) for warp in warps]
         for warp in met:
             warp.meet()
-        state = join(warp.state for warp in met)
+        state = join((*arrivals, *(warp.state for warp in met)))
         for warp in met:
             warp.state = state
 

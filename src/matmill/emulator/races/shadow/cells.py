@@ -20,12 +20,13 @@ atomics and strong writes before it in its cell: it observed them, so that any a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.races.order.clocks import CLOCK_BITS, HappensBefore, Ints
+from matmill.emulator.races.order.clocks import CLOCK_BITS, HappensBefore, Ints, Lanes
 from matmill.emulator.races.order.race_reports import (
     ATOMIC,
     COPY,
@@ -140,6 +141,23 @@ class Cells:
                     self._reports.remembered(keys[bad], unordered[bad], marks, kind, second, unchanging=unchanging)
                 if self._ordered and access.kind == WRITE != kind:
                     slot.forget(access.cells[held[unordered == 0]])
+
+    def has(self, kind: str) -> bool:
+        """Tell whether any access of a kind was ever remembered."""
+        return bool(self._slots[kind])
+
+    def remembered(self, access: CellAccesses, kind: str) -> Iterator[tuple[CellAccesses, Ints, Lanes, Ints]]:
+        """Yield remembered accesses of ``kind`` in the cells of ``access``: its entries, keys, lanes and marks."""
+        for slot in self._slots[kind] if self._used[kind][access.cells >> _CHUNK_BITS].any() else ():
+            held = np.flatnonzero(slot.keys[access.cells])
+            if held.size:
+                second = access.take(held)
+                yield (
+                    second,
+                    slot.keys[second.cells],
+                    slot.lanes[second.cells],
+                    slot.marks[second.cells].astype(np.int64),
+                )
 
     def check_together(self, access: CellAccesses, stores: Stores | None) -> None:
         """Report entries of one plain write that overlap in a cell.

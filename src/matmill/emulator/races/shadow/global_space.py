@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.races.order.clocks import Clocks, Ints
-from matmill.emulator.races.order.race_reports import WRITE, Reports
+from matmill.emulator.races.order.clocks import Clocks, Ints, Lanes
+from matmill.emulator.races.order.race_reports import WRITE, CellAccesses, Reports
 from matmill.emulator.races.shadow.cells import Cells
 from matmill.emulator.races.shadow.warp_accesses import WORD_BYTES, Stores, WarpAccesses
 from matmill.errors import EmulationError
@@ -32,6 +34,19 @@ class GlobalSpace:
         """Check one instruction's accesses and remember them."""
         if not rows.active.any():
             return
+        access = self._entries(rows)
+        if rows.kind == WRITE:
+            self._cells.check_together(access, stores)
+        self._cells.check(access, stores)
+        self._cells.insert(access)
+
+    def remembered(self, rows: WarpAccesses, kind: str) -> Iterator[tuple[CellAccesses, Ints, Lanes, Ints]]:
+        """Yield remembered accesses of a kind in the cells of ``rows``: entries of these, keys, lanes and marks."""
+        if self._cells.has(kind) and rows.active.any():
+            yield from self._cells.remembered(self._entries(rows), kind)
+
+    def _entries(self, rows: WarpAccesses) -> CellAccesses:
+        """Return accesses as entries for the cells, of which there is at least one."""
         if rows.width < self._unit:
             factor = self._unit // rows.width
             self._unit = rows.width
@@ -45,11 +60,7 @@ class GlobalSpace:
             self._open(np.unique(pages[row < 0]))
             row = self._table[pages - self._origin]
         base = (row - pages) * (_PAGE_BYTES // self._unit)
-        access = rows.access("global", base, self._unit, self._clocks.floor[rows.warp])
-        if rows.kind == WRITE:
-            self._cells.check_together(access, stores)
-        self._cells.check(access, stores)
-        self._cells.insert(access)
+        return rows.access("global", base, self._unit, self._clocks.floor[rows.warp])
 
     def _reach(self, pages: Ints) -> None:
         """Extend the page table to ``pages``."""

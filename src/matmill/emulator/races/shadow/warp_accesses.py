@@ -45,32 +45,16 @@ class WarpAccesses:
         if chosen.all():
             return self
         return WarpAccesses(
-            self.kind,
-            self.where,
-            self.width,
-            self.warp[chosen],
-            self.addresses[chosen],
-            self.active[chosen],
-            self.clock[chosen],
-            self.tag[chosen],
-            self.full,
-            None if self.owner is None else self.owner[chosen],
-        )
+            self.kind, self.where, self.width, self.warp[chosen], self.addresses[chosen], self.active[chosen],
+            self.clock[chosen], self.tag[chosen], self.full, None if self.owner is None else self.owner[chosen],
+        )  # fmt: skip
 
     def tagged(self, tag: Ints) -> WarpAccesses:
         """Return the same rows with another tag."""
         return WarpAccesses(
-            self.kind,
-            self.where,
-            self.width,
-            self.warp,
-            self.addresses,
-            self.active,
-            self.clock,
-            tag,
-            self.full,
+            self.kind, self.where, self.width, self.warp, self.addresses, self.active, self.clock, tag, self.full,
             self.owner,
-        )
+        )  # fmt: skip
 
     def blocks(self, warps_per_block: int) -> Ints:
         """Return the block whose shared memory each warp accesses."""
