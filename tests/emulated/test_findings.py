@@ -376,6 +376,12 @@ WORDS = {
         y[t] = s[95 - t];""",
         "with nothing that orders them: only warps 0, 1 came to 'bar.sync 1, 64;' (kernel.cu:",
     ),
+    "one warp that came": (
+        """__shared__ float s[96]; s[t] = t;
+        if (t < 32) asm volatile("bar.sync 1, 32;" ::: "memory");
+        y[t] = s[95 - t];""",
+        "with nothing that orders them: only warp 0 came to 'bar.sync 1, 32;' (kernel.cu:",
+    ),
 }
 
 

@@ -225,8 +225,10 @@ def _hint(race: Race, context: LaunchContext) -> str:
         low, high = sorted((race.first_where, race.second_where))
         for barrier, groups in context.meetings.items():
             if low <= program.index_of(barrier) <= high and not any(warps <= set(group) for group in groups):
-                came = ", ".join(map(str, min(groups)))
-                return f": only warps {came} came to {barrier.text!r} ({barrier.location}) together"
+                came, at = sorted(min(groups)), f"{barrier.text!r} ({barrier.location})"
+                if len(came) == 1:
+                    return f": only warp {came[0]} came to {at}"
+                return f": only warps {', '.join(map(str, came))} came to {at} together"
         return ""
     if not program.has_releases:
         return ""
