@@ -70,7 +70,8 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   leaves the last wave of blocks full. Blocks of a cluster, two or of narrow tiles four, load what they share once, by
   multicast. All four layouts of A and B are read through matrix descriptors; nothing is transposed in memory.
 - **Narrow tiles.** One warp group issues a product at most every 60 cycles, whose latency is longer: products of 64
-  columns and fewer go to two or four sums of each output in turn, which are added at the end.
+  columns and fewer go to two or four sums of each output in turn, which are added at the end. Where a short product
+  spends its cycles, and what did not help, is in [the remarks](../benchmarks/results/wgmma_remarks.md).
 - **A and B exchanged.** Few rows of A would leave most of a 64-row `wgmma` empty. The kernel then computes D's
   transpose from B's transpose and A's transpose, so that the few rows become the columns of a tile 8 to 256 wide.
 - **Repack.** TMA needs runs that start on 16 bytes. A matrix with others is copied by a launch before the product
