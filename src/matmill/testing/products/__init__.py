@@ -13,7 +13,7 @@ from matmill.testing.products.accuracy import errors
 from matmill.testing.products.bits import bits
 from matmill.testing.products.order import NoOrderError, describe, order_of
 from matmill.testing.products.report import NEEDED, NO, OPEN, PROPERTIES, YES, Audit, Finding
-from matmill.testing.products.subject import Sizes, Subject
+from matmill.testing.products.subject import Sizes, Subject, spelled
 from matmill.testing.products.terms import in_runs
 
 #: Sizes of products whose order is asked, and the terms: all of a short sum; of a long one neighbours, then some
@@ -86,7 +86,7 @@ def order(subject: Subject, enough: Callable[[], bool]) -> Finding:
         try:
             tree = order_of(subject, sizes, terms)
         except NoOrderError as reason:
-            return Finding("order", NO, f"{' x '.join(map(str, sizes))}: {reason}", tuple(lines))
+            return Finding("order", NO, f"{spelled(sizes)}: {reason}", tuple(lines))
         some = "" if len(terms) == sizes[2] else f", terms {in_runs(terms)}"
-        lines += [f"{' x '.join(map(str, sizes))}{some}:", *(f"  {line}" for line in describe(tree))]
+        lines += [f"{spelled(sizes)}{some}:", *(f"  {line}" for line in describe(tree))]
     return Finding("order", YES, more=tuple(lines))

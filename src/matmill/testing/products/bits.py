@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from matmill.testing.products.report import NO, OPEN, YES, Finding
-from matmill.testing.products.subject import PLAIN, Array, Form, Sizes, Subject
+from matmill.testing.products.subject import PLAIN, Array, Form, Sizes, Subject, spelled
 
 #: Sizes of small sums, and of a long one, of which slices may be summed by several blocks.
 _SIZES: tuple[Sizes, ...] = ((33, 24, 300), (48, 16, 4096))
@@ -40,7 +40,7 @@ def _different(sizes: Sizes, one: Array, other: Array, what: str = "") -> str:
     """Say how many elements have other bits, or nothing where none has."""
     bits = (np.ascontiguousarray(matrix).view(f"i{matrix.itemsize}") for matrix in (one, other))
     count = int(np.not_equal(*bits).sum())
-    return f"{' x '.join(map(str, sizes))}{what}: {count} of {one.size} elements differ" if count else ""
+    return f"{spelled(sizes)}{what}: {count} of {one.size} elements differ" if count else ""
 
 
 def _twice(subject: Subject, sizes: Sizes, a: Array, b: Array) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from matmill.testing.products.report import NO, OPEN, YES, Finding
-from matmill.testing.products.subject import Array, Sizes, Subject
+from matmill.testing.products.subject import Array, Sizes, Subject, spelled
 from matmill.testing.products.terms import in_words, miscounted
 
 #: Sizes are these and up to one period more, so that m, n and k have every remainder by the period.
@@ -47,11 +47,10 @@ def terms(subject: Subject, every: Iterable[Sizes], enough: Callable[[], bool]) 
         wrong = np.argwhere(product != expected) if product.shape == expected.shape else np.zeros((1, 2), int)
         if not len(wrong):
             continue
-        m, n, k = sizes
         row, column = (int(index) for index in wrong[0])
-        where = f"{m} x {n} x {k}: {len(wrong)} of {m * n} elements, the first of them D[{row}, {column}]"
+        where = f"{spelled(sizes)}: {len(wrong)} of {expected.size} elements, the first of them D[{row}, {column}]"
         if product.shape != expected.shape:
-            return [_wrong("terms", f"{m} x {n} x {k}: the result's shape is {product.shape}")]
+            return [_wrong("terms", f"{spelled(sizes)}: the result's shape is {product.shape}")]
         if np.isnan(product[row, column]):
             return [_wrong("bounds", f"{where}, is NaN: what surrounds the operands was read")]
         return [_wrong("terms", f"{where}: {_missing(subject, sizes, row, column)}")]
@@ -85,12 +84,12 @@ def writes(subject: Subject) -> Finding:
     for sizes in ((33, 41, 65), (40, 8, 300)):
         a, b = signs(sizes)
         out, buffer = subject.written(a, b, fill=float("nan"))
-        name = " x ".join(map(str, sizes))
         if np.isnan(out).any():
             row, column = np.argwhere(np.isnan(out))[0]
-            return _wrong("written", f"{name}: D[{row}, {column}] is left as it was")
-        if np.isfinite(buffer).sum() != out.size:
-            return _wrong("written", f"{name}: {np.isfinite(buffer).sum() - out.size} elements around D are written")
+            return _wrong("written", f"{spelled(sizes)}: D[{row}, {column}] is left as it was")
+        beyond = np.isfinite(buffer).sum() - out.size
+        if beyond:
+            return _wrong("written", f"{spelled(sizes)}: {beyond} elements around D are written")
     return Finding("written", YES)
 
 

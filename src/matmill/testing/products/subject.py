@@ -33,6 +33,15 @@ class Form:
 PLAIN = Form()
 
 
+def spelled(sizes: tuple[int, ...]) -> str:
+    """Return the sizes of a product, in the order m, n, k, behind those of a batch.
+
+    >>> spelled((33, 24, 300))
+    '33 x 24 x 300'
+    """
+    return " x ".join(map(str, sizes))
+
+
 @dataclass(frozen=True)
 class Subject:
     """A function ``f(a, b)`` that multiplies matrices of one element type.
@@ -71,7 +80,7 @@ class Subject:
             with np.errstate(all="ignore"):  # infinities and NaN are meant
                 return self.on_host(self.function(*operands, **options))
         except Exception as error:
-            error.add_note(" x ".join(map(str, (*a.shape[:-1], b.shape[-1], a.shape[-1]))))
+            error.add_note(spelled((*a.shape[:-1], b.shape[-1], a.shape[-1])))
             raise
 
     def written(self, a: Array, b: Array, fill: float) -> tuple[Array, Array]:
