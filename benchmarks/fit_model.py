@@ -55,7 +55,7 @@ def main() -> None:
     for name in model.names:
         print(f"    {name}: {getattr(constants, name)!r}")
     if args.write:
-        write(model.path, constants)
+        write(model.path, constants, model.section)
         print(f"written to {model.path.name}")
 
 

@@ -62,6 +62,8 @@ class Model(Generic[P]):
     times: Callable[[Any, Any], Any]
     path: Path
     bounds: Mapping[str, tuple[float, float]]
+    #: The name in the file of what the constants were fitted on: a GPU, and what is special to them.
+    section: str = "h200"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -218,8 +220,8 @@ def grouped(judged: Sequence[Judged[P]], key: Callable[[Judged[P]], str]) -> dic
     return result
 
 
-def write(path: Path, constants: Any, arch: str = "h200") -> None:
-    """Write ``constants`` into the file of the model, as those that were fitted on ``arch``."""
+def write(path: Path, constants: Any, section: str = "h200") -> None:
+    """Write ``constants`` into a section of a model's file."""
     known = json.loads(path.read_text(encoding="utf-8"))
-    known[arch]["values"] = asdict(constants)
+    known[section]["values"] = asdict(constants)
     path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lab.gemm import inner_search, shapes, tiles, wgmma_tiles
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
+from matmill.dtypes import F64
+from matmill.kernels.gemm import GEMM
+from matmill.kernels.gemm import cost as gemm
+from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import cost as hgemm
 from matmill.kernels.inner import cost as inner
 from matmill.kernels.short_k import cost as short_k
@@ -34,6 +39,22 @@ def alignment_of(problem: Geam) -> str:
 
 
 MODELS: dict[str, Fitted] = {
+    "gemm": Fitted(
+        Model(
+            gemm.DEFAULT,
+            gemm.demand,
+            gemm.times,
+            Path(gemm.__file__).with_name("constants.json"),
+            {
+                "store_share": (0.2, 1.0),
+                "load_share": (0.5, 1.0),
+                "pace_overlap": (1.0, 32.0),
+                "overlap": (1.0, 16.0),
+            },
+        ),
+        partial(shapes.read, kernel=GEMM),
+        tiles.alignment_of,
+    ),
     "hgemm": Fitted(
         Model(
             hgemm.DEFAULT,
@@ -50,6 +71,25 @@ MODELS: dict[str, Fitted] = {
             },
         ),
         tiles.read,
+        tiles.alignment_of,
+    ),
+    "hgemm_float64": Fitted(
+        Model(
+            hgemm.DOUBLE,
+            hgemm.demand,
+            hgemm.times,
+            Path(hgemm.__file__).with_name("constants.json"),
+            {
+                "read_share": (0.5, 1.0),
+                "copy_share": (0.5, 1.0),
+                "mma_share": (0.3, 1.0),
+                "line_cycles": (0.25, 8.0),
+                "pace_overlap": (1.0, 32.0),
+                "overlap": (1.0, 16.0),
+            },
+            "h200 float64",
+        ),
+        partial(shapes.read, kernel=HGEMM, dtype=F64),
         tiles.alignment_of,
     ),
     "inner": Fitted(

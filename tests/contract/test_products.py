@@ -18,6 +18,8 @@ from matmill.config import Config
 from matmill.dtypes import ALL, DType
 from matmill.kernel import Kernel, Production
 from matmill.kernels.gemm import PRODUCTION as GEMM
+from matmill.kernels.gemm.tiles import TILES as FMA_TILES
+from matmill.kernels.gemm.tiles import with_vector_widths
 from matmill.kernels.hgemm import PRODUCTION as HGEMM
 from matmill.kernels.hgemm.tiles import double_tile, split_tile
 from matmill.kernels.inner import PRODUCTION as INNER
@@ -268,6 +270,14 @@ def test_repacked_operands_and_slices_of_k(pads: str, parts: int, dtype: DType, 
         precision=PRECISIONS.get(dtype, "default"),
     )
     executor.check(product, on_tiles(product, TILES[dtype], parts=parts, pads=pads))
+
+
+@pytest.mark.parametrize("number", range(len(FMA_TILES[4])))
+def test_every_float32_tile_of_the_fma_units(number: int, executor: Executor) -> None:
+    config = FMA_TILES[4][number]
+    product = replace(ANY[number % 6], dtype=F32)
+    kernel = GEMM.kernel.with_config(with_vector_widths(config, product.problem).launched(SPLIT_K=1))
+    executor.check(product, kernel, twice=False)
 
 
 @st.composite

@@ -243,8 +243,11 @@ def test_gemm_json_is_the_model_and_the_choice(
     assert result["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
     assert [row["config"] for row in result["rows"] if row["chosen"]] == [result["best"]]
     for row in result["rows"]:
-        assert row["ruled_out"] is None
-        assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"]) + row["second"]
+        if row["ruled_out"] is not None:  # of an odd n, the copies of 256 elements one by one
+            assert "128 threads are too few" in row["ruled_out"]
+            continue
+        apart = row["launch"] + row["second"]
+        assert max(row["compute"], row["memory"]) < row["seconds"] - apart < row["compute"] + row["memory"]
         assert bool(row["second"]) == (row["config"]["SPLIT_K"] > 1)
         assert row["seconds"] >= choice.predicted_seconds
         assert row["bound"] == max(("compute", "memory"), key=lambda term: row[term])

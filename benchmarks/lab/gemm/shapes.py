@@ -101,8 +101,9 @@ def found(record: Mapping[str, Any], kernel: Kernel[Gemm]) -> Found[Gemm]:
     return Found(problem, "fit", exhaustive=True, configs=configs, seconds=seconds, library=record["seconds"][LIBRARY])
 
 
-def read(paths: Sequence[Path], kernel: Kernel[Gemm] = SHORT_K) -> list[Found[Gemm]]:
-    """Return the problems of records that the kernel was timed on. Every fourth one judges."""
+def read(paths: Sequence[Path], kernel: Kernel[Gemm] = SHORT_K, dtype: DType | None = None) -> list[Found[Gemm]]:
+    """Return the problems of records that the kernel was timed on, perhaps of one type. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
+    records = [record for record in records if dtype is None or record["dtype"] == dtype.name]
     timed = [one for record in records if (one := found(record, kernel)).configs]
     return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]

@@ -28,7 +28,7 @@ _FEW_TILES, _MOST_EVEN, _WORTH = 2, 8, 0.95
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
 #: Tiles with 64 rows, of those that compile in the least time, for products whose own tile is not compiled.
-_GENERAL = {F32: TILES[4][3], F64: TILES[8][1]}
+_GENERAL = {F32: next(one for one in TILES[4] if (one["BM"], one["SLICES"]) == (64, 4)), F64: TILES[8][1]}
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -63,8 +63,9 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
     are omitted: they would only store zeros.
 
     >>> from matmill.arch import get
-    >>> from matmill.kernels.gemm.tiles import TILES
-    >>> _slices(80, 512, TILES[4][2], get("h200")), _slices(2, 1024, TILES[4][0], get("h200"))
+    >>> from matmill.kernels.gemm.tiles import tile
+    >>> one = tile(128, 256, 8, 16, 8, 2, 4)
+    >>> _slices(80, 512, one, get("h200")), _slices(2, 1024, one, get("h200"))
     ([1, 3, 8], [1, 64])
     """
     most = steps // _LEAST_STEPS

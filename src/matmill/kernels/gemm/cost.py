@@ -1,14 +1,14 @@
 """The time of a product on the FMA pipeline of ``kernels/gemm/simt.cuh``.
 
-The time of a launch is a constant plus the larger of two terms: the least bytes over the bandwidth that a product's
-loads and stores reach, and the rounds of the busiest SM. Issue slots set a round's pace (FMAs, fragment reads, copies
-and the loop's own instructions, over the share of slots that the resident warps fill) or, for a lone small block, the
-latency of the copies in flight. Filling and draining the pipeline and merging slices come on top, and with split-K the
-launch that adds the partial sums (``kernels/splitk/cost.py``).
+The time of a launch is a constant and two terms that overlap: the least bytes over the bandwidth that a product's
+loads and stores reach, and the k-tiles of the busiest SM. A k-tile takes as long as the slower of two things that go
+on at the same time: issue slots (FMAs, fragment reads, copies and the loop's own instructions, over the share of slots
+that the resident warps fill) and, for few small blocks, the latency of the copies in flight. Filling and draining the
+pipeline and merging slices come on top, and with split-K the launch that adds the partial sums
+(``kernels/splitk/cost.py``).
 
-The constants were fitted, in logarithms and least absolute error, to the ``fit`` half of
-``benchmarks/results/gemm_tiles_h200.json`` (one H200); docs/cost-models.md says how well they predict the other half
-and where the model is wrong.
+:class:`Demand` counts the work of a product with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fits them; docs/cost-models.md says how well they predict, and where the model is wrong.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
-from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, smaller
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, either, larger, load_constants, overlapped, smaller
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
 from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
+
+_SCHEDULERS, _LANES = 4, 32
 
 
 @dataclass(frozen=True)
@@ -40,49 +42,151 @@ class Constants:
     copy_slots: float
     #: Warps per SM that would fill half of its issue slots.
     warps_half: float
-    #: Cycles per output of a tile that is stored element by element, because D's rows do not start on vectors.
+    #: Cycles per sector that is stored to where D's rows do not start on vectors.
     narrow_cycles: float
     #: Cycles per output and slice beyond the first to merge the slices' sums.
     merge_cycles: float
     #: Share of the data sheet's memory bandwidth at which C is read and D stored: far below a copy's, because this
-    #: follows the arithmetic and does not overlap with it.
+    #: follows the arithmetic.
     store_share: float
-    #: The same for A and B, which arrive while earlier tiles are multiplied. An estimate that decides for very long k.
+    #: The same for A and B, which arrive while earlier tiles are multiplied.
     load_share: float
+    #: The terms of a k-tile overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
+    pace_overlap: float
+    overlap: float
 
 
 DEFAULT = load_constants(__name__, Constants)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The work of a product on a GPU with a configuration; costs are in :class:`Constants`.
+
+    Per k-tile of a block: issue slots of FMAs and reads (``slots``), copies of a warp, and ``warps``; it has ``ahead``
+    copies in flight. Of the busiest SM: k-tiles while ``resident`` blocks are on it and while the ``last`` ones are,
+    rounds of blocks, the sectors that a block stores to where it does not store vectors (``narrow``), and outputs of
+    slices that are merged. Of the whole GPU: bytes that are ``loaded`` and ``stored``, and the reduction of partial
+    sums.
+    """
+
+    slots: float
+    copies: float
+    warps: float
+    ahead: float
+    resident: float
+    tiles: float
+    last: float
+    last_tiles: float
+    rounds: float
+    narrow: float
+    merged: float
+    loaded: float
+    stored: float
+    reduction: Reduction
+    bytes_per_s: float
+    hz: float
+    sms: float
 
 
 def explain(
     problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
 ) -> Prediction:
     """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms."""
-    c = constants
-    slices = config.get("SPLIT_K", 1)  # the ladder's rungs do not split k
-    per_sm, resident = _blocks(problem, config, arch)
-    k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
-    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident, c)
-    cycles = cycles + ceil_div(per_sm, resident) * _outside(config, c)
-    compute = cycles / arch.boost_hz
-    memory = _memory(problem, arch, c)
-    added = Reduction.of(problem, config).seconds(prices, arch.sms * arch.boost_hz)
-    terms = {"compute": compute, "memory": memory, "second": added}
-    return Prediction(prices.launch + larger(compute, memory) + added, terms, ("compute", "memory"))
+    return times(demand(problem, config, arch), constants, prices)
 
 
 def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
-    """Return seconds that no configuration undercuts: those of memory, or of the FMAs and of filling the pipeline."""
+    """Return seconds that no configuration undercuts: those of memory, and of the FMAs and of filling the pipeline."""
+    c = constants
     multiply = problem.flops / arch.peak(problem.dtype.accumulator.name)
-    compute = constants.fill_cycles / arch.boost_hz + multiply
-    return prices.launch + max(compute, _memory(problem, arch, constants))
+    compute = c.fill_cycles / arch.boost_hz + multiply
+    memory = _memory(*_moved(problem), arch.dram_bytes_per_s, c)
+    return prices.launch + overlapped(c.overlap, compute, memory)
 
 
-def _memory(problem: Gemm, arch: Arch, c: Constants) -> float:
+def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
+    """Return the time of ``counts``. Their fields may be arrays of one shape, and then the result's are too."""
+    c = constants
+    slots = counts.slots + c.copy_slots * counts.copies + c.tile_slots * counts.warps
+    inside = counts.tiles * _pace(counts, slots, counts.resident, c)
+    inside = inside + counts.last_tiles * _pace(counts, slots, counts.last, c)
+    outside = counts.rounds * (c.fill_cycles + c.narrow_cycles * counts.narrow + c.merge_cycles * counts.merged)
+    compute = (inside + outside) / counts.hz
+    memory = _memory(counts.loaded, counts.stored, counts.bytes_per_s, c)
+    added = counts.reduction.seconds(prices, counts.sms * counts.hz)
+    terms = {"compute": compute, "memory": memory, "second": added}
+    seconds = prices.launch + overlapped(c.overlap, compute, memory) + added
+    return Prediction(seconds, terms, ("compute", "memory"))
+
+
+def _pace(counts: Demand, slots: Any, resident: Any, c: Constants) -> Any:
+    """Return the cycles of a k-tile of a block of an SM that holds ``resident`` of them."""
+    resident = larger(1, resident)
+    active = resident * counts.warps
+    issue = slots / _SCHEDULERS * (active + c.warps_half) / active
+    return overlapped(c.pace_overlap, issue, c.latency_cycles / (counts.ahead * resident))
+
+
+def _memory(loaded: Any, stored: Any, bytes_per_s: Any, c: Constants) -> Any:
     """Return the seconds of loading A and B, and of reading C and storing D."""
+    return (stored / c.store_share + loaded / c.load_share) / bytes_per_s
+
+
+def _moved(problem: Gemm) -> tuple[float, float]:
+    """Return the least bytes that are loaded of A and B, and those of C and D."""
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
-    loaded = max(0, problem.least_bytes - outside)  # less if products of a batch share C
-    return (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
+    return float(max(0, problem.least_bytes - outside)), float(outside)  # less if products of a batch share C
+
+
+def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
+    """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
+    bm, bn, bk, tm, tn = (config[name] for name in ("BM", "BN", "BK", "TM", "TN"))
+    warps, slices, vector = threads(config) / _LANES, config["SLICES"], VECTOR_BYTES // problem.dtype.itemsize
+    per_sm, resident = _blocks(problem, config, arch)
+    k_tiles = ceil_div(ceil_div(problem.k, bk), config.get("SPLIT_K", 1))
+    last = per_sm % resident
+    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
+    steps = bk / slices
+    reads = (tm + tn) / vector * steps
+    loaded, stored = _moved(problem)
+    outputs = bm * bn
+    return Demand(
+        slots=warps * (tm * tn * steps * _SCHEDULERS * _LANES / lanes + reads),
+        copies=warps * (_passes(config, "A", bm) + _passes(config, "B", bn)),
+        warps=1.0 * warps,
+        ahead=config["STAGES"] - 1.0,
+        resident=1.0 * resident,
+        tiles=1.0 * (per_sm - last) * k_tiles,
+        last=1.0 * last,
+        last_tiles=1.0 * last * k_tiles,
+        rounds=1.0 * ceil_div(per_sm, resident),
+        narrow=_narrow(outputs, config),
+        merged=1.0 * outputs * (slices - 1),
+        loaded=loaded,
+        stored=stored,
+        reduction=Reduction.of(problem, config),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
+
+
+def _passes(config: Configs, operand: str, extent: Any) -> Any:
+    """Return the copies of each thread for its part of an operand's k-tile: passes of all threads over whole rows."""
+    along_k, bk = config[f"{operand}_ALONG_K"], config["BK"]
+    row = either(along_k == 1, bk, extent / config[f"{operand}_VEC"])
+    rows = either(along_k == 1, extent, bk)
+    return ceil_div(rows, larger(1, threads(config) // row))
+
+
+def _narrow(outputs: Any, config: Configs) -> Any:
+    """Return the sectors that a block stores to, or 0 where it stores vectors.
+
+    Lanes of a row of D store to neighbouring addresses at best: up to eight of them to one sector.
+    """
+    lanes = config["BN"] / (config["WARPS_N"] * config["TN"])
+    return outputs / smaller(lanes, 8) * (config["D_VEC"] == 1)
 
 
 def rounds(problem: Gemm, config: Configs, arch: Arch) -> Any:
@@ -96,26 +200,3 @@ def _blocks(problem: Gemm, config: Configs, arch: Arch) -> tuple[Any, Any]:
     slices = config.get("SPLIT_K", 1)
     per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
     return per_sm, larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
-
-
-def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any, c: Constants) -> Any:
-    """Return the cycles per k-tile and block of an SM that holds ``resident`` blocks."""
-    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
-    schedulers = 4
-    slots_per_fma = schedulers * 32 / lanes
-    vector = VECTOR_BYTES // problem.dtype.itemsize
-    steps = config["BK"] / config["SLICES"]
-    fmas = config["TM"] * config["TN"] * steps
-    reads = (config["TM"] + config["TN"]) / vector * steps
-    copied = config["BK"] * (config["BM"] / config["A_VEC"] + config["BN"] / config["B_VEC"])
-    slots = fmas * slots_per_fma + reads + c.copy_slots * copied / threads(config) + c.tile_slots
-    warps = threads(config) / 32
-    filled = resident * warps / (resident * warps + c.warps_half)
-    return larger(slots * warps / schedulers / filled, c.latency_cycles / (config["STAGES"] - 1) / resident)
-
-
-def _outside(config: Configs, c: Constants) -> Any:
-    """Return the cycles of a block outside its mainloop."""
-    outputs = config["BM"] * config["BN"]
-    narrow = c.narrow_cycles * (config["D_VEC"] == 1)
-    return c.fill_cycles + (c.merge_cycles * (config["SLICES"] - 1) + narrow) * outputs

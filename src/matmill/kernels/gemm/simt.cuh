@@ -72,12 +72,11 @@ struct TileCopy {
   static_assert(!ALONG_K || VEC == 1, "a tile that is transposed on the way is copied element by element");
   static constexpr int PITCH = EXTENT + Vec16<Scalar>::SIZE;  // padding spreads a transposing copy over the banks
   static constexpr int ITEMS = EXTENT * BK / VEC;
-  static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
-  // Each pass of all threads advances by ADVANCE along one dimension and covers the other.
+  // Each pass of PASS threads advances by ADVANCE along one dimension and covers the other.
   static constexpr int INNER = ALONG_K ? BK : EXTENT / VEC;
-  static constexpr int ADVANCE = THREADS / INNER;
-  static_assert(THREADS % INNER == 0, "a pass of all threads must cover whole rows of the tile");
-  static_assert(SLOTS * ADVANCE * INNER >= ITEMS, "");
+  static constexpr int ADVANCE = THREADS / INNER, PASS = ADVANCE * INNER;
+  static_assert(ADVANCE > 0, "a pass of all threads must cover a row of the tile");
+  static constexpr int SLOTS = (ITEMS + PASS - 1) / PASS;
   static_assert(VEC == 1 || Spread::LANES == 1, "vectors stay in order");
   static_assert(!ALONG_K || Spread::adds(ADVANCE), "a pass must be as far from the next one in the tile for all threads");
 
@@ -106,10 +105,14 @@ struct TileCopy {
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s) {
       const int o = ALONG_K ? s * ADVANCE : 0, kk = ALONG_K ? 0 : s * ADVANCE;
-      if (ITEMS % THREADS == 0 || s + 1 < SLOTS || threadIdx.x < ITEMS - s * THREADS) {
-        // An item is copied whole or not at all: the host picks VEC > 1 only where the extent is a multiple of it.
-        ptx::cp_async_zfill<sizeof(Scalar) * VEC>(tile + offset + (kk * PITCH + Spread::column(o)) * sizeof(Scalar),
-                                                  source, o < outer_left && kk < k_left);
+      const int items = ITEMS - s * PASS < PASS ? ITEMS - s * PASS : PASS;
+      // An item is copied whole or not at all: the host picks VEC > 1 only where the extent is a multiple of it.
+      const unsigned to = tile + offset + (kk * PITCH + Spread::column(o)) * sizeof(Scalar);
+      const bool keep = o < outer_left && kk < k_left;
+      if (items == THREADS) {
+        ptx::cp_async_zfill<sizeof(Scalar) * VEC>(to, source, keep);
+      } else {
+        ptx::cp_async_zfill_if<sizeof(Scalar) * VEC>(threadIdx.x < items, to, source, keep);
       }
       source += slot_stride;
     }

@@ -95,6 +95,8 @@ class Constants:
 
 
 DEFAULT = load_constants(__name__, Constants)
+#: Those of float64, whose products take four times as long as what else goes on.
+DOUBLE = load_constants(__name__, Constants, "h200 float64")
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,11 @@ class Demand:
 
 
 def explain(
-    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants | None = None, prices: Prices = PRICES
 ) -> Prediction:
     """Return the predicted time of ``problem`` with ``config`` on ``arch``, with its terms.
+
+    Without ``constants`` they are those of its element type.
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16
@@ -152,15 +156,19 @@ def explain(
     >>> best["BM"], best["BN"]
     (128, 256)
     """
-    return times(demand(problem, config, arch), constants, prices)
+    return times(demand(problem, config, arch), constants or _constants(problem), prices)
 
 
-def least(problem: Gemm, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES) -> float:
+def _constants(problem: Gemm) -> Constants:
+    return DOUBLE if problem.dtype is F64 else DEFAULT
+
+
+def least(problem: Gemm, arch: Arch, constants: Constants | None = None, prices: Prices = PRICES) -> float:
     """Return seconds that no configuration undercuts: memory's, or those of all products and of storing whole tiles.
 
     Elements that are copied one by one are not ahead of their use, unless a launch before the product repacks them.
     """
-    c = constants
+    c = constants or _constants(problem)
     tile, stages = _extremes(arch, problem.dtype)
     blocks = ceil_div(problem.batch, arch.sms)  # of the busiest SM
     outputs = max(blocks * tile, problem.batch * problem.m * problem.n / arch.sms)

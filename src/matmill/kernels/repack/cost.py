@@ -30,7 +30,7 @@ class Repacking:
         """Price them on a GPU of that bandwidth, whose SMs have ``sm_hz`` cycles per second together."""
         moved = self.bytes / (prices.copy_share * bytes_per_s)
         looked = prices.lookup_cycles * self.lines / sm_hz
-        seconds: float = self.launches * prices.second + larger(moved, looked)
+        seconds: float = self.launches * prices.repack + larger(moved, looked)
         return seconds
 
 

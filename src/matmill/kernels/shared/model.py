@@ -139,6 +139,8 @@ class Prices:
     launch: float
     #: What a launch right before or after another adds, without its own work.
     second: float
+    #: The same for the launch that repacks, which finds no cache line that another has loaded.
+    repack: float
     #: Each step of the reduction of split-K, in which a thread loads 16 slices, and bytes of partial sums that each SM
     #: stores or loads per cycle.
     reduction_step: float

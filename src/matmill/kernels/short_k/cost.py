@@ -48,6 +48,9 @@ class Constants:
     unit: float
     tile: float
     term: float
+    #: Issue slots per mma, and per pair of 16-bit elements that is no word: reads and a permutation.
+    mma: float
+    pair: float
     #: Warps of an SM that would fill half of its issue slots.
     warps_half: float
     #: Cycles of a work tile besides its sums, and of a step along k with a single warp.
@@ -81,9 +84,13 @@ class Demand:
     units: float
     tiles: float
     terms: float
+    mmas: float
+    pairs: float
     passes: float
     rounds: float
     chain: float
+    mma_chain: float
+    pair_chain: float
     steps: float
     bytes_per_s: float
     hz: float
@@ -108,10 +115,11 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     in_flight = counts.in_flight * (1 - counts.one_stage * (1 - c.one_stage))
     memory = moved / (c.stream_share * counts.bytes_per_s) * (1 + c.bytes_half / in_flight)
     slots = c.copy * counts.copies + c.store * counts.stores + c.output * counts.outputs + c.unit * counts.units
-    slots = slots + c.tile * counts.tiles + c.term * counts.terms
+    slots = slots + c.tile * counts.tiles + c.term * counts.terms + c.mma * counts.mmas + c.pair * counts.pairs
     issue = slots / _SCHEDULERS / counts.hz * (1 + c.warps_half / counts.active)
     shared = counts.passes / counts.hz
-    latency = counts.rounds * (c.barrier + c.step * counts.steps + c.term * counts.chain) / counts.hz
+    chain = c.step * counts.steps + c.term * counts.chain + c.mma * counts.mma_chain + c.pair * counts.pair_chain
+    latency = counts.rounds * (c.barrier + chain) / counts.hz
     terms = {"memory": memory, "issue": issue, "shared": shared, "latency": latency}
     return Prediction(prices.launch + c.start + overlapped(p, *terms.values()), terms, tuple(terms))
 
@@ -151,9 +159,13 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         units=warp_units,
         tiles=busiest * warps,
         terms=warp_units * unit.slots,
+        mmas=warp_units * unit.mmas,
+        pairs=warp_units * unit.pairs,
         passes=busiest * (working * unit.passes + banks / _BANKS),
         rounds=ceil_div(own.work_tiles, blocks),
         chain=in_turn * unit.slots,
+        mma_chain=in_turn * unit.mmas,
+        pair_chain=in_turn * unit.pairs,
         steps=in_turn * unit.steps,
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
@@ -162,12 +174,17 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
 
 @dataclass(frozen=True)
 class _WarpWork:
-    """The instructions of a warp for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
+    """The instructions of a warp for its outputs: FMAs and reads, passes over the banks, steps along k, and stores.
+
+    Of 16-bit elements also the mma, and pairs of elements that are read one by one.
+    """
 
     slots: Any
     passes: Any
     steps: Any
     stores: Any
+    mmas: Any = 0.0
+    pairs: Any = 0.0
 
 
 def _simt_unit(problem: Gemm, config: Configs, arch: Arch) -> _WarpWork:
@@ -183,8 +200,9 @@ def _simt_unit(problem: Gemm, config: Configs, arch: Arch) -> _WarpWork:
 def _mma_unit(problem: Gemm, config: Configs) -> _WarpWork:
     steps = ceil_div(problem.k, 16)
     fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
-    # ldmatrix reads four pairs. A pair that is not one word takes two reads and a permutation. An mma is 2048 FMAs.
-    reads = sum(count * (0.25 * (vec == _WIDE) + (vec == 2) + 3.0 * (vec == 1)) for count, vec in fragments)
+    # ldmatrix reads four pairs.
+    reads = sum(count * (0.25 * (vec == _WIDE) + (vec == 2)) for count, vec in fragments)
+    pairs = 1.0 * sum(count * (vec == 1) for count, vec in fragments)
     passes = steps * sum(count * (1 + (vec == 1)) for count, vec in fragments)
-    slots, stores = reads + config["TM"] * config["TN"] / 64, config["TM"] * config["TN"] / _LANES / config["D_VEC"]
-    return _WarpWork(steps * slots, 1.0 * passes, float(steps), stores)
+    mmas, stores = config["TM"] * config["TN"] / 128, config["TM"] * config["TN"] / _LANES / config["D_VEC"]
+    return _WarpWork(1.0 * steps * reads, 1.0 * passes, float(steps), stores, steps * mmas, steps * pairs)

@@ -59,8 +59,9 @@ class Constants:
     l2_bytes: float
     #: Cycles from one narrow product of a warp group to the next.
     issue: float
-    #: What is added to the bytes of rows that straddle cache lines, as a share of them.
+    #: What is added to the bytes of rows that straddle cache lines, as a share of them: K-major ones, MN-major ones.
     straddle: float
+    mn_straddle: float
     #: Cycles from the request of a stage to its arrival.
     latency: float
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
@@ -69,6 +70,8 @@ class Constants:
     staged: float
     ordinary: float
     direct: float
+    #: Cycles for each run of D's elements that leaves by ordinary stores: both of its ends do so one by one.
+    run: float
     #: Share of epilogues that consumers which alternate do not hide.
     exposed: float
     #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
@@ -93,18 +96,20 @@ class Demand:
     """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
 
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
-    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; a warp group
-    issues ``products``, ``ahead`` stages are in flight, ``clusters`` is 1 where blocks share operands, ``copied``
-    vectors of an unaligned A are copied by threads. Of the busiest SM: k-steps, work tiles (``rounds``), whether
-    consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored directly, and
-    tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
-    Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
+    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines, of K-major and
+    of MN-major operands; a warp group issues ``products``, ``ahead`` stages are in flight, ``clusters`` is 1 where
+    blocks share operands, ``copied`` vectors of an unaligned A are copied by threads. Of the busiest SM: k-steps, work
+    tiles (``rounds``), whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, in
+    so many ``runs``, or are stored directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the
+    bytes of these sums (``remote``). Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial
+    sums demand.
     """
 
     multiply: float
     shared: float
     l2_bytes: float
     straddling: float
+    mn_straddling: float
     products: float
     ahead: float
     clusters: float
@@ -114,6 +119,7 @@ class Demand:
     turns: float
     staged: float
     ordinary: float
+    runs: float
     direct: float
     cluster_sums: float
     remote: float
@@ -150,7 +156,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     pace = {
         "multiply": counts.multiply / c.mma_share,
         "shared": counts.shared / c.shared_bytes,
-        "l2": (counts.l2_bytes + c.straddle * counts.straddling) / c.l2_bytes,
+        "l2": (counts.l2_bytes + c.straddle * counts.straddling + c.mn_straddle * counts.mn_straddling) / c.l2_bytes,
         "latency": c.latency / counts.ahead,
         "issue": c.issue * counts.products,
     }
@@ -159,7 +165,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     pace["copies"] = c.copied * counts.copied
     main_loop = counts.steps * overlapped(c.copy_overlap, step, pace["copies"]) / counts.hz
     own = c.tile * counts.rounds + c.staged * counts.staged + c.ordinary * counts.ordinary + c.direct * counts.direct
-    own = own + c.cluster_sum * counts.cluster_sums + counts.remote / c.remote_bytes
+    own = own + c.run * counts.runs + c.cluster_sum * counts.cluster_sums + counts.remote / c.remote_bytes
     # Ping-pong hides each epilogue but the last behind the other consumer's main loop.
     shown = 1 - counts.turns * (1 - c.exposed) * (1 - 1 / counts.rounds)
     epilogue = own * shown / counts.hz
@@ -181,8 +187,9 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 
 def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
-    (terms, a_loaded, b_loaded, shared, ahead, clusters, copied, turns, blocks, rows, columns, k_slices, products,
-     staged, ordinary, direct, direct_sums, cluster_sums, remote) = of_tiles(config, _of_tile)  # fmt: skip
+    (terms, a_loaded, b_loaded, a_apart, b_apart, shared, ahead, clusters, copied, turns, blocks, rows, columns,
+     k_slices, products, staged, ordinary, d_runs, direct, direct_sums, cluster_sums,
+     remote) = of_tiles(config, _of_tile)  # fmt: skip
     slices = config["SPLIT_K"]
     m, n = launched_extents(problem, config)
     tiles = ceil_div(m, rows) * ceil_div(n, columns) * problem.batch * slices
@@ -199,7 +206,9 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         multiply=terms / fmas,
         shared=shared,
         l2_bytes=a_loaded + b_loaded,
-        straddling=a_loaded * a_straddles + b_loaded * b_straddles,
+        straddling=a_loaded * a_straddles * config["A_K_INNER"] + b_loaded * b_straddles * config["B_K_INNER"],
+        mn_straddling=a_loaded * _mn_straddles(a_straddles, a_apart) * (1 - config["A_K_INNER"])
+        + b_loaded * _mn_straddles(b_straddles, b_apart) * (1 - config["B_K_INNER"]),
         products=SPAN / K_BYTES,
         ahead=ahead,
         clusters=clusters,
@@ -209,6 +218,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         turns=turns,
         staged=rounds * staged,
         ordinary=rounds * ordinary,
+        runs=rounds * d_runs,
         direct=rounds * direct,
         cluster_sums=rounds * cluster_sums,
         remote=rounds * remote,
@@ -222,12 +232,22 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     )
 
 
+def _mn_straddles(pitch: Any, start: Any) -> Any:
+    """Return the share of an MN-major operand's rows that straddle lines: all by the pitch, or some by their start."""
+    return pitch + (1 - pitch) * start
+
+
+def _starts_apart(extent: Any, line: Any) -> Any:
+    """Return the share of tiles of so many elements that start off cache lines of ``line`` elements."""
+    return 1 - np.gcd(np.asarray(extent, np.int64), np.asarray(line, np.int64)) / line
+
+
 def _of_tile(config: Configs) -> tuple[Any, ...]:
     """Return what :func:`demand` counts of tiles whatever the problem, in the order in which it takes them apart."""
     bm, bn, partial = config["BM"], config["BN"], config["PARTIAL_SUMS"]
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
     direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
-    outputs = bm * bn / 1024
+    outputs, transposed = bm * bn / 1024, config["D_TRANSPOSED"]
     columns = bn + (boxed(bn) - bn) * (1 - config["B_K_INNER"])
     # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
     meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
@@ -236,6 +256,9 @@ def _of_tile(config: Configs) -> tuple[Any, ...]:
         bm * bn * config["BK"],
         bm / cluster_n * SPAN,
         columns / cluster_m * SPAN,
+        # Tiles of an MN-major operand start on a cache line where they are as wide as some lines.
+        _starts_apart(bm, config["BK"]),
+        _starts_apart(bn, config["BK"]),
         # Every wgmma reads both of its operands, in registers or not; TMA or threads write each once.
         1.0 * ((bm // ROWS * (ROWS + bn) + bm + columns) * SPAN + fragments),
         config["STAGES"] - 1.0,
@@ -250,7 +273,8 @@ def _of_tile(config: Configs) -> tuple[Any, ...]:
         outputs * tma,
         # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
         # Rows of float32 are twice as many vectors.
-        outputs * (1 - direct) * (1 - tma) * (1 + config["D_TRANSPOSED"]) * (1 + wide),
+        outputs * (1 - direct) * (1 - tma) * (1 + transposed) * (1 + wide),
+        1.0 * (1 - direct) * (1 - tma) * bm * bn / (64 * transposed + bn * (1 - transposed)),
         outputs * direct * (1 - partial),
         outputs * direct * partial,
         1.0 * (cluster_k > 1),

@@ -35,6 +35,30 @@ __device__ __forceinline__ void cp_async_zfill(unsigned dst, const void* src, bo
 #endif
 }
 
+// As cp_async_zfill() where `active`, else nothing: predicated, as a branch would keep the compiler from moving arithmetic
+// between copies.
+template <int BYTES>
+__device__ __forceinline__ void cp_async_zfill_if(bool active, unsigned dst, const void* src, bool keep) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+#if __CUDA_ARCH__ >= 800
+  const int bytes = keep ? BYTES : 0;
+  if constexpr (BYTES == 16) {
+    asm volatile(
+        "{.reg .pred active; setp.ne.u32 active, %3, 0;"
+        " @active cp.async.cg.shared.global [%0], [%1], 16, %2;}" ::"r"(dst), "l"(src), "r"(bytes), "r"(unsigned(active))
+        : "memory");
+  } else {
+    asm volatile(
+        "{.reg .pred active; setp.ne.u32 active, %4, 0;"
+        " @active cp.async.ca.shared.global [%0], [%1], %2, %3;}" ::"r"(dst), "l"(src), "n"(BYTES), "r"(bytes),
+        "r"(unsigned(active))
+        : "memory");
+  }
+#else
+  if (active) cp_async_zfill<BYTES>(dst, src, keep);
+#endif
+}
+
 // Copies BYTES (4, 8 or 16) through L1 (.ca): a sector whose halves go to different 128-byte rows of shared memory is
 // then fetched once, not twice.
 template <int BYTES>
