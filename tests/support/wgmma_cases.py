@@ -142,6 +142,25 @@ EPILOGUES = (
     Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
     Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
 )
+#: 16-bit D whose rows follow each other, and leave as one run: odd and even rows, at every offset of a batch, short ones.
+ONE_RUN = (
+    *(
+        Case(f"one run of {columns} columns, {start} elements behind 16 bytes", SMALL, (70, columns, 72), sms=1,
+             given={"d": Layout(start=start), "b": COLUMN, "batch": 3})
+        for columns, start in ((49, 0), (50, 2), (50, 1), (63, 5), (33, 7))
+    ),
+    Case("one run by turns", Shape(64, 96, 2, pingpong=True), (150, 77, 72), sms=1, given={"batch": 2, "b": COLUMN}),
+    Case("one run of two groups, C and a row bias", SQUARE, (201, 99, 72), sms=1,
+         given={"c": ROW, "bias": "row", "activation": "silu", "alpha": -1.5, "dtype": F16}),
+    Case("one run, column bias", SMALL, (61, 35, 136), given={"batch": 2, "bias": "column"}),
+    Case("one run, exchanged", SMALL, (51, 61, 72), swap=True, given={"d": COLUMN, "batch": 2}),
+    Case("one run in a cluster along n", Shape(64, 64, 1, cluster=(1, 2)), (70, 41, 72), sms=2, given={"b": COLUMN}),
+    Case("one run in a cluster along m", Shape(64, 64, 1, cluster=(2, 1)), (150, 41, 72), sms=2, given={"batch": 2}),
+    Case("one run of rows of three", Shape(64, 8, 1), (130, 3, 72), given={"b": COLUMN, "d": Layout(start=3)}),
+    Case("one run of few elements", Shape(64, 8, 1), (1, 3, 72), given={"b": COLUMN, "d": Layout(start=5)}),
+    Case("one run, A in registers", SQUARE, (135, 73, 77), in_registers=True, given={"b": PAD7}),
+    Case("one run, slices in a cluster", replace(SMALL, cluster_k=2), (70, 41, 200), given={"b": COLUMN}),
+)  # fmt: skip
 #: float32 D whose rows start off 16 bytes: every offset, tiles whose rows are padded or swizzled, slices of k.
 FLOATS = (
     *(
@@ -272,4 +291,4 @@ PIECES = (
     *_split("a cluster along n", Shape(128, 64, 2, cluster=(1, 2)), (136, 100, 136), b=ROW),
     *_split("three groups", Shape(192, 64, 3), (200, 24, 136), b=COLUMN, alpha=0.5),
 )
-ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *FLOATS, *OPERANDS, *REGISTERS)
+ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *ONE_RUN, *FLOATS, *OPERANDS, *REGISTERS)

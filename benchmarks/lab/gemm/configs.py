@@ -17,7 +17,8 @@ def config_of(name: str, kernel: Kernel[Gemm]) -> Config:
     """
     values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split())}
     if kernel.entry == WGMMA.entry:
-        # Older records have no slices of k in clusters, no A in registers, and one chain of sums.
-        values = {"CLUSTER_K": 1, "CHAINS": 1, "A_IN_REGISTERS": 0, "A_PAIRED": 0, "INTERLEAVED": 0, **values}
+        # Older records have no slices of k in clusters, no A in registers, one chain of sums, and D row by row.
+        older = {"CLUSTER_K": 1, "CHAINS": 1, "A_IN_REGISTERS": 0, "A_PAIRED": 0, "INTERLEAVED": 0, "D_ONE_RUN": 0}
+        values = {**older, **values}
     launched = {key: values.pop(key) for key, _ in kernel.config.launch}
     return Config.of(**values).launched(**launched)

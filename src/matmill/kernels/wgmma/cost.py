@@ -65,11 +65,12 @@ class Constants:
     #: Cycles from the request of a stage to its arrival.
     latency: float
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
-    #: stores, and stored directly.
+    #: stores, stored directly, and where all its rows are one run.
     tile: float
     staged: float
     ordinary: float
     direct: float
+    one_run: float
     #: Cycles for each run of D's elements that leaves by ordinary stores: both of its ends do so one by one.
     run: float
     #: Share of epilogues that consumers which alternate do not hide.
@@ -100,9 +101,9 @@ class Demand:
     of MN-major operands; a warp group issues ``products``, ``ahead`` stages are in flight, ``clusters`` is 1 where
     blocks share operands, ``copied`` vectors of an unaligned A are copied by threads. Of the busiest SM: k-steps, work
     tiles (``rounds``), whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, in
-    so many ``runs``, or are stored directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the
-    bytes of these sums (``remote``). Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial
-    sums demand.
+    so many ``runs``, are stored directly, or are ``one_run``, and tiles whose sums are added in a cluster
+    (``cluster_sums``), with the bytes of these sums (``remote``). Of the whole GPU: the least ``bytes``; what repacking
+    and the reduction of partial sums demand.
     """
 
     multiply: float
@@ -121,6 +122,7 @@ class Demand:
     ordinary: float
     runs: float
     direct: float
+    one_run: float
     cluster_sums: float
     remote: float
     bytes: float
@@ -165,7 +167,13 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
     pace["copies"] = c.copied * counts.copied
     main_loop = counts.steps * overlapped(c.copy_overlap, step, pace["copies"]) / counts.hz
     own = c.tile * counts.rounds + c.staged * counts.staged + c.ordinary * counts.ordinary + c.direct * counts.direct
-    own = own + c.run * counts.runs + c.cluster_sum * counts.cluster_sums + counts.remote / c.remote_bytes
+    own = (
+        own
+        + c.one_run * counts.one_run
+        + c.run * counts.runs
+        + c.cluster_sum * counts.cluster_sums
+        + counts.remote / c.remote_bytes
+    )
     # Ping-pong hides each epilogue but the last behind the other consumer's main loop.
     shown = 1 - counts.turns * (1 - c.exposed) * (1 - 1 / counts.rounds)
     epilogue = own * shown / counts.hz
@@ -188,7 +196,7 @@ def times(counts: Demand, constants: Constants, prices: Prices = PRICES) -> Pred
 def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
     (terms, a_loaded, b_loaded, a_apart, b_apart, shared, ahead, clusters, copied, turns, blocks, rows, columns,
-     k_slices, products, staged, ordinary, d_runs, direct, direct_sums, cluster_sums,
+     k_slices, products, staged, ordinary, d_runs, one_run, direct, direct_sums, cluster_sums,
      remote) = of_tiles(config, _of_tile)  # fmt: skip
     slices = config["SPLIT_K"]
     m, n = launched_extents(problem, config)
@@ -220,6 +228,7 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
         ordinary=rounds * ordinary,
         runs=rounds * d_runs,
         direct=rounds * direct,
+        one_run=rounds * one_run,
         cluster_sums=rounds * cluster_sums,
         remote=rounds * remote,
         bytes=float(problem.least_bytes),
@@ -248,6 +257,7 @@ def _of_tile(config: Configs) -> tuple[Any, ...]:
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
     direct, tma, wide = config["STAGED"] == 0, config["D_TMA"], config["FLOAT32_D"]
     outputs, transposed = bm * bn / 1024, config["D_TRANSPOSED"]
+    row_by_row = (1 - direct) * (1 - tma) * (1 - config["D_ONE_RUN"])
     columns = bn + (boxed(bn) - bn) * (1 - config["B_K_INNER"])
     # Loads of single elements take as long as those of pairs. K-major rows of several shifts meet in banks.
     meeting = config["A_K_INNER"] * (1 - config["INTERLEAVED"])
@@ -273,8 +283,9 @@ def _of_tile(config: Configs) -> tuple[Any, ...]:
         outputs * tma,
         # Runs of D's columns are 64 elements, the others mostly 128 and more: twice as many ends leave one by one.
         # Rows of float32 are twice as many vectors.
-        outputs * (1 - direct) * (1 - tma) * (1 + transposed) * (1 + wide),
-        1.0 * (1 - direct) * (1 - tma) * bm * bn / (64 * transposed + bn * (1 - transposed)),
+        outputs * row_by_row * (1 + transposed) * (1 + wide),
+        1.0 * row_by_row * bm * bn / (64 * transposed + bn * (1 - transposed)),
+        1.0 * outputs * config["D_ONE_RUN"],
         outputs * direct * (1 - partial),
         outputs * direct * partial,
         1.0 * (cluster_k > 1),

@@ -1,6 +1,7 @@
 // The epilogue of a consumer warp group: its sums of a tile become D.
 //
 //   16-bit D     sums ── stmatrix ──▶ staging, 64 rows and STAGED columns at a time ── TMA or ordinary stores ──▶ D
+//     D_ONE_RUN: sums ── elements ──▶ staging, 64 rows as they are in memory ── bulk copy ──▶ D
 //   float32 D    sums ── pairs or single elements ──▶ D, whole sectors of 32 bytes; so do partial sums of split-K
 //     off 16 bytes: sums ── pairs ──▶ staging, rows of STAGED columns ── ordinary stores ──▶ D
 //
@@ -304,12 +305,86 @@ __device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, co
   }
 }
 
+// Writes 64 rows of a warp group's sums, rounded, to where they follow each other in shared memory. PAIRED: an even column
+// and the next one are a word. Columns are stored in groups of eight, in which only the last one ends early.
+template <class Tile, class Out, bool PAIRED, class Outputs>
+__device__ __forceinline__ void write_one_run(const float (&sums)[Tile::BN / 2], const Outputs& outputs, unsigned start,
+                                              int first_row) {
+  const WgmmaRows<Tile> rows;
+  const int n = outputs.n, column = lane_column();
+  const float of_rows[2] = {outputs.of_row(first_row + rows.first), outputs.of_row(first_row + rows.first + rows.NEXT)};
+  const unsigned to[2] = {start + (rows.first * n + column) * 2, start + ((rows.first + rows.NEXT) * n + column) * 2};
+  ColumnBiases<Outputs> biases;
+  const auto pair = [&](int j, int half) {
+    const int row = first_row + rows.first + rows.NEXT * half, s = 4 * j + 2 * half;
+    const float x = biases.of(8 * j % biases.COLUMNS, 0), y = biases.of(8 * j % biases.COLUMNS, 1);
+    return ptx::rounded_pair(Out(), outputs(sums[s], row, 8 * j + column, of_rows[half] + x),
+                             outputs(sums[s + 1], row, 8 * j + column + 1, of_rows[half] + y));
+  };
+#pragma unroll
+  for (int j = 0; j < Tile::BN / 8; ++j) {
+    if (8 * j >= n) break;
+    if (8 * j % biases.COLUMNS == 0) biases.load(outputs, 8 * j);
+    const int left = n - 8 * j - column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const unsigned both = pair(j, half);
+      if (8 * j + 8 <= n) {
+        if constexpr (PAIRED) {
+          ptx::st_shared_u32(to[half] + 16 * j, both);
+        } else {
+          ptx::st_shared_u16(to[half] + 16 * j, both);
+          ptx::st_shared_u16(to[half] + 16 * j + 2, both >> 16);
+        }
+      } else {
+        if (left > 0) ptx::st_shared_u16(to[half] + 16 * j, both);
+        if (left > 1) ptx::st_shared_u16(to[half] + 16 * j + 2, both >> 16);
+      }
+    }
+  }
+}
+
+// Rounds and stores a warp group's sums where a tile has all columns of a D whose rows follow each other without a gap: 64
+// rows are one run of memory, which stands in the staging buffer as far behind 16 bytes as it does at D.
+template <class Tile, class Out, class Outputs>
+__device__ __forceinline__ void store_one_run(const typename Tile::Sums& sums, const Outputs& outputs, unsigned start,
+                                              Out* D, int first_row, int first_column, int barrier) {
+  if (first_column > 0) return;  // of a cluster along n, whose first block has all columns
+  const int thread = threadIdx.x % 128;
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES; ++i) {
+    const int row = first_row + 64 * i;
+    Out* const run = D + Index(row) * outputs.n;
+    const int head = int(reinterpret_cast<unsigned long long>(run) / sizeof(Out) % 8);
+    if (thread == 0) ptx::bulk_wait_read<0>();  // what left the buffer before
+    ptx::barrier_sync<128>(barrier);
+    if (outputs.n % 2 == 0 && head % 2 == 0) {
+      write_one_run<Tile, Out, true>(sums[i], outputs, start + head * 2, row);
+    } else {
+      write_one_run<Tile, Out, false>(sums[i], outputs, start + head * 2, row);
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::barrier_sync<128>(barrier);
+    const int count = min(64, outputs.m - row) * outputs.n, ahead = min(elements_ahead(run), count);
+    const int whole = (count - ahead) / 8 * 8;
+    if (thread == 0 && whole > 0) {
+      ptx::bulk_store(run + ahead, start + (head + ahead) * 2, whole * 2);
+      ptx::bulk_commit();
+    }
+    const int slot = thread - 32, after = ahead + whole + slot - 8;  // a warp stores what is before and after
+    if (slot >= 0 && slot < ahead) store_element(run + slot, start + (head + slot) * 2);
+    if (slot >= 8 && slot < 16 && after < count) store_element(run + after, start + (head + after) * 2);
+  }
+}
+
 // Stores a warp group's sums as the constants say. `D` and the outputs are those of the batch's product.
 template <class Config, class Tile, class Out, class Outputs>
 __device__ __forceinline__ void store_tile(const typename Tile::Sums& sums, const Outputs& outputs, unsigned staging,
                                            const TensorMap* map, Out* D, long long d_row, long long d_column,
                                            int first_row, int first_column, int batch, int barrier) {
-  if constexpr (Tile::STAGED == 0) {
+  if constexpr (Config::D_ONE_RUN != 0) {
+    store_one_run<Tile>(sums, outputs, staging, D, first_row, first_column, barrier);
+  } else if constexpr (Tile::STAGED == 0) {
     store_direct<Tile, Config::D_PAIRED != 0>(sums, outputs, D, d_row, d_column, first_row, first_column);
   } else {
     store_staged<Tile, Config::D_TRANSPOSED != 0, Config::D_TMA != 0>(

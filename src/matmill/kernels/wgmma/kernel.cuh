@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       matmill::store_tile<Config, Tile>(sums, outputs, staging, &d_map, to, d_row, d_column, work.row + first_row,
                                         work.column, work.batch, barrier);
     }
-    if (Config::D_TMA && threadIdx.x % 128 == 0) bulk_wait_read<0>();  // shared memory outlives the stores' reads
+    if ((Config::D_TMA || Config::D_ONE_RUN) && threadIdx.x % 128 == 0) bulk_wait_read<0>();  // shared memory outlives the stores' reads
     __syncwarp();
   }
   // The other blocks may still arrive at this one's barriers, or read its sums.

@@ -307,7 +307,8 @@ class Facts(NamedTuple):
 
     Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
     can be stored by TMA, every eighth at a time, or leave as float32 off 16 bytes or in pairs; the latter two also of
-    partial sums.
+    partial sums. ``d_run`` are the columns of a 16-bit D that TMA cannot store and whose rows follow each other without
+    a gap, or 0.
     """
 
     itemsize: int
@@ -321,6 +322,7 @@ class Facts(NamedTuple):
     d_along_k: bool
     d_by_tma: bool
     eighth_rows: bool
+    d_run: int
     off: tuple[bool, bool]
     paired: tuple[bool, bool]
 
@@ -330,6 +332,9 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
     """Return the facts about a problem as it is launched; ``swap`` tells whether A and B are exchanged."""
     a, b, d = (runs(launched, name) for name in "ABD")
     itemsize = launched.dtype.itemsize
+    # TMA stores whole 16 bytes, also behind the end of a row.
+    d_by_tma = d.by_tma and d.length * itemsize % VECTOR_BYTES == 0
+    gapless = d.along_k and d.stride == 1 and d.pitch == d.length <= _WIDEST
     return Facts(
         itemsize,
         launched.d_dtype is F32,
@@ -340,9 +345,9 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
         a.along_k and a.align >= 4,
         b.along_k,
         d.along_k,
-        # TMA stores whole 16 bytes, also behind the end of a row.
-        d.by_tma and d.length * itemsize % VECTOR_BYTES == 0,
+        d_by_tma,
         _eighth_rows(launched, d),
+        d.length if gapless and not d_by_tma and launched.d_dtype is not F32 else 0,
         (
             _off_vectors(launched, d, swap=swap, partial_sums=False),
             _off_vectors(launched, d, swap=swap, partial_sums=True),
@@ -361,6 +366,11 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
     if float32:
         off = shape.bn >= _LEAST_STAGED and facts.off[partial_sums]
         staged = (staged // 2 if shape.bn > ROWS else staged) * off  # large tiles have room for as many bytes of rows
+    # Staging has room for what is before the first 16 bytes. Three consumers, and clusters with A in registers, spill.
+    fitting = shape.consumers < 3 and not (in_registers and shape.cluster != (1, 1))
+    one_run = fitting and not float32 and 0 < facts.d_run < shape.bn
+    if one_run:
+        staged = shape.bn
     direct = staged == 0
     producer, consumer = _REGISTERS[shape.consumers]
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
@@ -388,6 +398,7 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         STAGED=staged,
         D_TRANSPOSED=int(not float32 and not facts.d_along_k),
         D_TMA=int(not float32 and facts.d_by_tma),
+        D_ONE_RUN=int(one_run),
         D_PAIRED=int(direct and facts.paired[partial_sums]),
         FLOAT32_D=int(float32),
         PARTIAL_SUMS=int(partial_sums),
@@ -561,6 +572,7 @@ _OF_PROBLEM = frozenset(
         "INTERLEAVED",
         "D_TRANSPOSED",
         "D_TMA",
+        "D_ONE_RUN",
         "D_PAIRED",
         "FLOAT32_D",
         "PARTIAL_SUMS",
