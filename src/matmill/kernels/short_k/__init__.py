@@ -20,6 +20,7 @@ from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.model import larger, smaller
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
+from matmill.kernels.shared.tensor_cores import why_not_split_in_registers
 from matmill.kernels.shared.tiled import why_not_extents
 from matmill.kernels.short_k.cost import explain, least
 from matmill.kernels.short_k.tiles import (
@@ -307,6 +308,8 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     missing = _why_not_elements(problem, arch)
     if missing is not None:
         return missing
+    if problem.slice_k and why_not_split_in_registers(problem, arch) is None:
+        return f"precision {problem.precision!r} has batch-invariant sums of pieces"
     if problem.k > LONGEST_K:
         return f"k = {problem.k} > {LONGEST_K}"
     if constants_of(problem, shape_of(config))[0] != dict(config.constants):
@@ -339,6 +342,7 @@ SHORT_K: Kernel[Gemm] = Kernel(
     pdl=True,
     parameters=_PARAMETERS,
     work_tiles=lambda problem, config: (sizes(problem, config).work_tiles, 1),
+    sums_in_slices=lambda problem, _config: problem.slice_k >= problem.k,
 )
 
 PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain, TILE, _among, least=least)
