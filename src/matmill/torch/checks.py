@@ -75,7 +75,9 @@ def _request(
     options = NO_OPTIONS
     if operation is MATMUL:
         options = checked_options(
-            *(factors.get(name) for name in ("activation", "out_dtype", "precision")),
+            factors.get("activation"),
+            factors.get("out_dtype"),
+            factors.get("precision"),
             a.dtype,
             batch_invariant=factors.get("batch_invariant", False),
         )
