@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from matmill.dtypes import F64, DType
 from matmill.kernel import ceil_div
-from matmill.precision import SHORTEST_K
 from matmill.problem import Gemm
 
 #: Bytes of k of a step of wgmma: its slices are whole steps, all as many.
@@ -32,8 +31,7 @@ def slice_terms(n: int, k: int, dtype: DType, precision: str = "default") -> int
     """
     whole = max(1, k)
     # Sums that are promoted are those of a block; float64 is fastest on tensor cores, which do not split k.
-    pieces = precision in {"tf32x3", "float32_tensor"} and k >= SHORTEST_K
-    if precision == "high" or pieces or dtype is F64:
+    if precision == "high" or dtype is F64:
         return whole
     if dtype.itemsize == 2 or precision == "tf32":
         step = _STEP_BYTES // dtype.itemsize

@@ -39,7 +39,7 @@ CASES = {
     "float32, unaligned": StridedProduct((20, 21, 300), dtype=F32, a=COLUMN, d=APART, c=APART, slice_k=96, beta=0.3),
     "float32 in float64": StridedProduct((20, 40, 100), dtype=F32, c=Layout(), slice_k=32, out_dtype=F64),
     "float32, a short k": StridedProduct((70, 24, 40), dtype=F32, c=Layout(), slice_k=40, **_ALL),
-    "in registers": StridedProduct((64, 40, 150), dtype=F32, precision="tf32x3", c=Layout(), slice_k=150, **_ALL),
+    "float32 in pieces": StridedProduct((64, 40, 150), dtype=F32, precision="tf32x3", c=Layout(), slice_k=96, **_ALL),
     "float64": StridedProduct((40, 33, 90), dtype=F64, c=Layout(), slice_k=90, **_ALL),
 }  # fmt: skip
 

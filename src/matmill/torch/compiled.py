@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from matmill.torch.decide import Decider, Decision, Product, why_torch
-from matmill.torch.gpu import CudaGPU
 from matmill.torch.gradients import decider
 from matmill.torch.schemas import OUT
 
@@ -36,7 +35,7 @@ def count_in(decisions: Decider) -> None:
 def mm(a: Any, b: Any, *, precision: str | None = None, batch_invariant: bool = False, out: Any) -> None:
     """Write ``a @ b`` to ``out``, for two matrices, or for two batches of them."""
     if batch_invariant:
-        CudaGPU.batch_invariant(a, b, None, precision, out)
+        _decisions().device.batch_invariant(a, b, None, precision, out)
         return
     key = (a.shape, a.stride(), b.shape, b.stride(), out.stride(), a.dtype, a.get_device(), precision)
     answer = _ANSWERS.get(key) or _met(key, Product(a, b, None, (False, False), by_torch, out=target(out)), precision)
@@ -47,7 +46,7 @@ def mm(a: Any, b: Any, *, precision: str | None = None, batch_invariant: bool = 
 def addmm(added: Any, a: Any, b: Any, *, precision: str | None = None, batch_invariant: bool = False, out: Any) -> None:
     """Write ``added + a @ b`` to ``out``, for a row, a row that is repeated, or what has the result's shape."""
     if batch_invariant:
-        CudaGPU.batch_invariant(a, b, unrepeated(added), precision, out)
+        _decisions().device.batch_invariant(a, b, unrepeated(added), precision, out)
         return
     key = (
         *(a.shape, a.stride(), b.shape, b.stride(), added.shape, added.stride()),
@@ -110,9 +109,13 @@ def _is_row(bias: Any) -> bool:
     return bool(bias.dim() == 1 or bias.shape[0] == 1)
 
 
+def _decisions() -> Decider:
+    return _counting[0] if _counting else decider(None)
+
+
 def _met(key: tuple[object, ...], product: Product, precision: str | None) -> Decision:
     """Return what answers a product of a new layout: its decision, or matmill's kernel, which the compiler chose."""
-    decisions = _counting[0] if _counting else decider(None)
+    decisions = _decisions()
     decided = precision == decisions.precision(product.a)
     known = decisions.decisions.get(product.layout) if decided else None
     answer = known if known is not None and known.run is not None else decisions.ours(product, precision)

@@ -69,7 +69,7 @@ class Device(Clock, Protocol):
     def request(self, a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Arrival | None:
         """Let matmill's kernel be compiled in the background; return its arrival, or None if it is not to wait for."""
 
-    def batch_invariant(self, a: Any, b: Any, addend: Any, precision: str | None) -> Any:
+    def batch_invariant(self, a: Any, b: Any, addend: Any, precision: str | None, out: Any = None) -> Any:
         """Return ``a @ b + addend`` with batch-invariant sums, by whatever kernel takes these tensors."""
 
     def tune(self, a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:

@@ -12,7 +12,6 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, Production
 from matmill.kernels.gemm.cost import DEFAULT, explain, least, rounds
 from matmill.kernels.gemm.tiles import TILE, copies, shared_bytes, threads, tile, why_not
 from matmill.kernels.shared.model import Prediction
-from matmill.kernels.shared.tensor_cores import why_not_split_in_registers
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import (
     SPLITK_REDUCE,
@@ -107,9 +106,7 @@ def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[
     )
 
 
-def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    if why_not_split_in_registers(problem, arch) is None:
-        return f"precision {problem.precision!r} has sums of pieces, which tensor cores multiply"
+def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
     slices = batch_invariant_slices(problem)
     if config["SPLIT_K"] not in {1, slices}:
         return f"{config['SPLIT_K']} slices of k: a batch-invariant sum of {problem.k} terms has {slices}"

@@ -16,7 +16,6 @@ from matmill.dtypes import BF16, F16, F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.hgemm.cost import explain, least
 from matmill.kernels.hgemm.tiles import (
-    CHUNK,
     LARGEST,
     TILE,
     threads,
@@ -97,10 +96,10 @@ def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:
 
 
 def _sums_in_slices(problem: Gemm, config: Config) -> bool:
-    """Tell whether the blocks' slices are those of batch-invariant sums, and float32 chunks those of most tiles."""
+    """Tell whether the blocks' slices are those of batch-invariant sums, which float32 has by FMA."""
     slices, step = config["SPLIT_K"], config["BK"]
     whole = slices == 1 or ceil_div(ceil_div(problem.k, step), slices) * step == problem.slice_k
-    return slices == batch_invariant_slices(problem) and whole and config.get("SUM_K", CHUNK) == CHUNK
+    return slices == batch_invariant_slices(problem) and whole and problem.dtype is not F32
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:

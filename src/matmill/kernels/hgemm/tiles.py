@@ -17,13 +17,9 @@ from matmill.config import Columns, Config, Tiles
 from matmill.dtypes import F16, F32, F64, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked
-from matmill.kernels.shared.tensor_cores import (
-    ELEMENT_BYTES,
-    splits_float32,
-    why_not_split_in_registers,
-    why_not_tensor_cores,
-)
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, splits_float32, why_not_tensor_cores
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents, why_not_vector_widths
+from matmill.precision import SHORTEST_K_BEFORE_HOPPER
 from matmill.problem import NO_EPILOGUE, Gemm
 
 _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
@@ -31,8 +27,6 @@ _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 _COPIES = (16, 8, 4)
 #: Rows of a warp's epilogue staging buffer in shared memory, and the padding of its float32 rows.
 _STAGING_ROWS, _STAGING_PAD = 16, 8
-#: Terms of a sum of split float32 elements, unless a tile's k-steps are shorter.
-CHUNK = 32
 #: The most registers for accumulators and for elements copied one by one that cause no spills, determined by compiling.
 _MOST_REGISTERS = 144
 
@@ -90,7 +84,7 @@ def double_tile(
 
 
 def split_tile(
-    bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, sum_k: int = CHUNK
+    bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, sum_k: int = 32
 ) -> Config:
     """Return a tile shape of float32, whose sums on the tensor cores have ``sum_k`` terms: a divisor of ``bk``.
 
@@ -197,9 +191,16 @@ def why_not_elements(problem: Gemm, config: Config, arch: Arch) -> str | None:
     >>> why_not_elements(Gemm(8, 8, 8, F64), LARGEST, get("rtx4090"))
     'tensor cores for float64 need compute capability 8.0 or 9.0: rtx4090 has 8.9'
     """
-    own, *needed = (".".join(map(str, one)) for one in (arch.capability, *_DOUBLE_CAPABILITIES))
+    own, ampere, *needed = (".".join(map(str, one)) for one in (arch.capability, (8, 0), *_DOUBLE_CAPABILITIES))
     if splits_float32(problem, "tf32x3"):
-        return why_not_split_in_registers(problem, arch)
+        missing = f"mma.sync on tf32 needs compute capability {ampere}: {arch.name} has {own}"
+        short = f"FMA is as exact for k < {SHORTEST_K_BEFORE_HOPPER} on {arch.name}"
+        reasons = (
+            (problem.d_dtype is not F32, f"D of {problem.d_dtype.name} has wider sums than tensor cores of float32"),
+            (arch.capability < (8, 0), missing),
+            (arch.capability < (9, 0) and problem.k < SHORTEST_K_BEFORE_HOPPER, short),
+        )
+        return next((words for holds, words in reasons if holds), None)
     if problem.dtype is not F64:
         return why_not_tensor_cores(problem, arch, acc16=bool(config.get("ACC16", 0)))
     if arch.capability in _DOUBLE_CAPABILITIES:

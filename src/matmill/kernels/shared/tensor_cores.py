@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.dtypes import BF16, F16, F32
-from matmill.precision import SHORTEST_K, SHORTEST_K_BEFORE_HOPPER
+from matmill.precision import SHORTEST_K
 from matmill.problem import Gemm
 
 #: Products of tf32 for one of float32, whose operands are split in two: the fourth is too small to count.
@@ -20,21 +20,6 @@ def splits_float32(problem: Gemm, method: str) -> bool:
     [False, True]
     """
     return problem.dtype is F32 and method in problem.split_methods and problem.k >= SHORTEST_K
-
-
-def why_not_split_in_registers(problem: Gemm, arch: Arch) -> str | None:
-    """Say why mma.sync on ``arch`` does not multiply float32 elements that are split in registers, or None."""
-    own, ampere = (".".join(map(str, one)) for one in (arch.capability, (8, 0)))
-    reasons = (
-        (not splits_float32(problem, "tf32x3"), f"precision {problem.precision!r} allows no pieces of tf32"),
-        (problem.d_dtype is not F32, f"D of {problem.d_dtype.name} has wider sums than tensor cores of float32"),
-        (arch.capability < (8, 0), f"mma.sync on tf32 needs compute capability {ampere}: {arch.name} has {own}"),
-        (
-            arch.capability < (9, 0) and problem.k < SHORTEST_K_BEFORE_HOPPER,
-            f"FMA is as exact for k < {SHORTEST_K_BEFORE_HOPPER} on {arch.name}",
-        ),
-    )
-    return next((words for holds, words in reasons if holds), None)
 
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch, *, acc16: bool = False) -> str | None:

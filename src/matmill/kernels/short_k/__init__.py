@@ -20,7 +20,6 @@ from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.model import larger, smaller
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
-from matmill.kernels.shared.tensor_cores import why_not_split_in_registers
 from matmill.kernels.shared.tiled import why_not_extents
 from matmill.kernels.short_k.cost import explain, least
 from matmill.kernels.short_k.tiles import (
@@ -308,8 +307,6 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     missing = _why_not_elements(problem, arch)
     if missing is not None:
         return missing
-    if problem.slice_k and why_not_split_in_registers(problem, arch) is None:
-        return f"precision {problem.precision!r} has batch-invariant sums of pieces"
     if problem.k > LONGEST_K:
         return f"k = {problem.k} > {LONGEST_K}"
     if constants_of(problem, shape_of(config))[0] != dict(config.constants):
