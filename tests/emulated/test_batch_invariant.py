@@ -70,6 +70,18 @@ def test_all_kernels_have_the_same_bits(name: str) -> None:
     assert [key for key, own in bits.items() if own != first] == []
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_slices_in_one_block_follow_each_other(*, late: bool) -> None:
+    product = CASES["float32"]
+    kernels = [kernel for kernel in ways(product.problem) if kernel.config["SPLIT_K"] == 1]
+    assert kernels
+    for kernel in kernels:
+        reports = product.emulated(kernel, late_copies=late)
+        assert [list(report.hazards) for report in reports] == [[]]
+        answer, limit = product.expected()
+        assert (np.abs(product.arrays["D"] - answer) <= limit).all()
+
+
 def test_signs_of_zeros_are_the_same() -> None:
     product = StridedProduct((70, 24, 512), out_dtype=F32, slice_k=256)
     product.arrays["A"][...], product.arrays["B"][...] = -0.0, 1.0

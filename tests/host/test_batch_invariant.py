@@ -15,6 +15,7 @@ import matmill
 from matmill.analysis.explain import explain
 from matmill.arch import get
 from matmill.choose import Preference, choose, choose_by_models, entries, forget, prefer
+from matmill.cli.shapes import operand, product_stages
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, F32_IN_F64, DType
 from matmill.errors import ArgumentError
@@ -133,6 +134,27 @@ def test_slices_are_those_that_kernels_have(n: int, k: int, dtype: DType, rounds
         assert slices == 1 or ceil_div(k, step) * step == slices * own
     else:
         assert slices == 1 or own % 32 == 0
+
+
+@pytest.mark.parametrize(("dtype", "align"), [(F16, 16), (F16, 2), (F32, 16), (F64, 16)])
+def test_other_slices_are_ruled_out(dtype: DType, align: int) -> None:
+    problem = Gemm(64, 64, 3072, dtype, a_align=align, b_align=align, slice_k=3072 if dtype is F64 else 768)
+    legal = kinds(problem, "h200")
+    assert legal
+    for kernel in legal:
+        other = kernel.with_config(kernel.config.launched(SPLIT_K=3))
+        assert other.why_not(problem, H200) is not None
+
+
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_no_rows_decide_about_slices(dtype: DType) -> None:
+    options = checked_options(None, None, None, dtype, batch_invariant=True)
+    slices = {
+        stage.problem.slice_k
+        for shape in ("1x3072", "40000x3072", "5x7x3072", "5x1x3072", "3072x64T")
+        for stage in product_stages(operand(shape, dtype, 1), operand("3072x768", dtype, 2), options)
+    }
+    assert slices == {slice_terms(768, 3072, dtype)}
 
 
 def test_kernels_with_an_order_of_their_own_are_ruled_out() -> None:
