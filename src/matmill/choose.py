@@ -19,7 +19,7 @@ from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
 from matmill.problem import Geam, Gemm
-from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.registry import IN_SLICES, PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
@@ -66,15 +66,15 @@ def choose(problem: Gemm, arch: Arch | str, *, exhaustive: bool = False) -> Choi
     True
     """
     arch = get(arch) if isinstance(arch, str) else arch
-    return _measured(PRODUCTION, problem, arch) or choose_by_models(problem, arch, exhaustive=exhaustive)
+    return _measured(entries(problem), problem, arch) or choose_by_models(problem, arch, exhaustive=exhaustive)
 
 
 def choose_by_models(problem: Gemm, arch: Arch, *, exhaustive: bool = False) -> Choice[Gemm]:
     """Choose as :func:`choose` does, whatever a measurement preferred."""
     tiles = None if exhaustive else covering(problem, arch)
-    choice = choose_from(PRODUCTION, problem, arch, tiles)
+    choice = choose_from(entries(problem), problem, arch, tiles)
     if tiles is not None and choice.predicted_seconds > max(_LONG, _FAR * _least_seconds(problem, arch)):
-        return choose_from(PRODUCTION, problem, arch)
+        return choose_from(entries(problem), problem, arch)
     return choice
 
 
@@ -218,7 +218,7 @@ def choose_usable(
     choices: list[Choice[Any]] = []
     with suppress(IllegalConfigError):
         tiles = None if isinstance(problem, Geam) else covering(problem, arch)
-        choices.append(choose_from(_entries(problem), problem, arch, tiles, usable=usable))
+        choices.append(choose_from(entries(problem), problem, arch, tiles, usable=usable))
     if not choices or choices[0].predicted_seconds > enough:
         general = choose_general(problem, arch)
         if general is not None and usable(general.kernel, problem):
@@ -228,7 +228,7 @@ def choose_usable(
 
 def choose_general(problem: Any, arch: Arch) -> Choice[Any] | None:
     """Choose the kernel that takes most problems of the same element type, or None without one."""
-    for entry in _entries(problem):
+    for entry in entries(problem):
         config = None if entry.general is None else entry.general(problem, arch)
         if config is not None and entry.kernel.with_config(config).why_not(problem, arch) is None:
             (predicted,) = entry.predict(problem, [config], arch)
@@ -236,8 +236,11 @@ def choose_general(problem: Any, arch: Arch) -> Choice[Any] | None:
     return None
 
 
-def _entries(problem: Any) -> Sequence[Production[Any]]:
-    return TRANSPOSE_ADD_KERNELS if isinstance(problem, Geam) else PRODUCTION
+def entries(problem: Any) -> Sequence[Production[Any]]:
+    """Return the kernels that may run a problem."""
+    if isinstance(problem, Geam):
+        return TRANSPOSE_ADD_KERNELS
+    return IN_SLICES if problem.slice_k else PRODUCTION
 
 
 def choose_from(

@@ -2,7 +2,7 @@
 
 They are those with which no product of several thousand loses much predicted time against all tiles that there are:
 ``benchmarks/cover.py`` finds them and writes ``covering.json``. docs/cost-models.md says how many they are, and what
-they lose. What has no set (another GPU, type or precision) is chosen among all tiles.
+they lose. What has no set (another GPU, type or precision, batch-invariant sums) is chosen among all tiles.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def covering(problem: Gemm, arch: Arch) -> Mapping[str, Tiles] | None:
     ``Production.tile`` names. Kernels that are never much faster for products of such sizes have none; those that no
     set knows yet are not among the keys.
     """
+    if problem.slice_k:
+        return None
     return _tiles(arch.target, type_class(problem), layout_class(problem), size_class(problem))
 
 

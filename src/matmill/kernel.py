@@ -137,7 +137,8 @@ class Kernel(Generic[P]):
 
     ``instruction`` is the instruction that multiplies (``"fma"``, ``"mma.sync"`` or ``"wgmma"``), or empty where it
     depends on the constants. ``work_tiles`` counts the tiles of D that are computed one after the other, and the blocks
-    that share each. It is None for kernels without tiles of D.
+    that share each. It is None for kernels without tiles of D. ``sums_in_slices`` tells whether a configuration adds
+    the terms of k as a problem's ``slice_k`` says. It is None for a kernel that never does.
     """
 
     entry: str
@@ -156,12 +157,15 @@ class Kernel(Generic[P]):
     file: str = "kernel.cuh"
     instruction: str = ""
     work_tiles: Callable[[P, Config], tuple[int, int]] | None = None
+    sums_in_slices: Callable[[P, Config], bool] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """Return why this kernel cannot compute ``problem`` on ``arch``, or None if it can."""
         reason = self.why_not_config(problem, self.config, arch)
         if reason is not None:
             return reason
+        if getattr(problem, "slice_k", 0) and not (self.sums_in_slices and self.sums_in_slices(problem, self.config)):
+            return "adds the terms of k in another order than batch-invariant sums have"
         aux = (*self._needed(self.before, problem), *self._needed(self.after, problem))
         shapes = (*(launch.geometry for launch in aux), self.geometry)
         return next(filter(None, (_why_not_geometry(shape(problem, self.config), arch) for shape in shapes)), None)

@@ -27,8 +27,8 @@ from matmill.settings import Executor
 #: An array of any library. The result is one of the same library, and of the same element type unless another is
 #: requested.
 A = TypeVar("A")
-#: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
-_EpilogueOptions: TypeAlias = tuple[Any, str | None, object, str | None]
+#: ``bias``, ``activation``, ``out_dtype``, ``precision`` and ``batch_invariant`` as a call names them.
+_EpilogueOptions: TypeAlias = tuple[Any, str | None, object, str | None, bool]
 #: Bypasses the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
@@ -46,6 +46,7 @@ def matmul(
     activation: str | None = None,
     out_dtype: None = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
     stream: object = None,
     executor: Executor | None = None,
@@ -65,6 +66,7 @@ def matmul(
     activation: str | None = None,
     out_dtype: object,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
     stream: object = None,
     executor: Executor | None = None,
@@ -83,6 +85,7 @@ def matmul(
     activation: str | None = None,
     out_dtype: object = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
     stream: object = None,
     executor: str | None = None,
@@ -116,6 +119,10 @@ def matmul(
     ``"tf32x3"`` allow pieces of one kind alone. The faster of them and FMA is chosen; small products, k < 86 and GPUs
     without such tensor cores have FMA. In pieces a Gram matrix is symmetric up to its rounding, not to the bit.
     ``docs/precision.md`` derives the errors of each.
+
+    With ``batch_invariant=True`` a row of the result has the same bits whatever m is, whichever other rows there are,
+    and for a matrix in a batch: the order of the terms of k depends on n, k and the types alone. ``docs/precision.md``
+    says what holds where, and ``matmill why --batch-invariant`` what it costs.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack, ``__cuda_array_interface__`` or Python's buffer
     protocol (memoryviews), all of one dtype on one device. The result is ``out``, if there is one. ``out`` must have
@@ -154,9 +161,9 @@ def matmul(
     """
     if misplaced:
         raise _third_array()
-    if bias is None and activation is None and out_dtype is None and precision is None:
+    if bias is None and activation is None and out_dtype is None and precision is None and batch_invariant is False:
         return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
-    options = bias, activation, out_dtype, precision
+    options = bias, activation, out_dtype, precision, batch_invariant
     return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, options)
 
 
@@ -235,7 +242,7 @@ def inner(
     check_callable(progress, "progress")
     if misplaced:
         raise _third_array()
-    options = None if out_dtype is None else (None, None, out_dtype, None)
+    options = None if out_dtype is None else (None, None, out_dtype, None, False)
     return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress, options)
 
 
@@ -387,9 +394,9 @@ def product_request(  # noqa: PLR0917 — see _product
         beta = scalar(beta, "beta")
     vector, options = None, NO_OPTIONS
     if epilogue is not None:
-        bias, activation, out_dtype, precision = epilogue
+        bias, activation, out_dtype, precision, batch_invariant = epilogue
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
-        options = checked_options(activation, out_dtype, precision, a.dtype)
+        options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
     like, home = _result_owner(first, a, second, b)
     return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
 
@@ -402,14 +409,16 @@ def matmul_call(
     bias: Any = None,
     activation: str | None = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
 ) -> tuple[Call, Request]:
     """Return the call of ``a @ b + c + bias`` for arrays on a GPU, with its plan if there is one, and its request.
 
     The result has the type of ``out``. Everything is as in :func:`matmul`, errors too.
     """
-    epilogue = (bias, activation, None if out is None else out.dtype, precision)
-    given = None if bias is activation is precision is None and (out is None or out.dtype == a.dtype) else epilogue
+    epilogue = (bias, activation, None if out is None else out.dtype, precision, batch_invariant)
+    same_type = out is None or out.dtype == a.dtype
+    given = None if bias is activation is precision is None and same_type and not batch_invariant else epilogue
     request = product_request(MATMUL, a, b, c, 1.0, 0.0 if c is None else 1.0, out, None, given)
     return resolve(request, None), request
 

@@ -65,7 +65,8 @@ class Gemm:
     elements in A, B and D. ``has_c`` is False where beta is 0: C is then neither read nor required. With ``gram`` B is
     the transpose of A in the same memory: its strides are A's, swapped. Scalars are arguments, not part of the problem.
     ``out_dtype`` is the type of C and D, if it differs from that of A and B. ``precision`` is one of
-    :data:`PRECISIONS`.
+    :data:`PRECISIONS`. With ``slice_k`` sums are batch-invariant: slices of so many terms of k are each summed from
+    zero, and then added in their order (:mod:`matmill.invariant`). 0 leaves the order to the kernel.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -95,6 +96,7 @@ class Gemm:
     epilogue: Epilogue = NO_EPILOGUE
     out_dtype: DType | None = None
     precision: str = "default"
+    slice_k: int = 0
 
     @property
     def d_dtype(self) -> DType:

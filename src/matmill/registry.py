@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from matmill.kernel import Production
 from matmill.kernels import gemm, hgemm, inner, short_k, thin, wgmma
+from matmill.kernels.gemm import slices
 from matmill.kernels.transpose import add, slim, small
 from matmill.problem import Geam, Gemm
 
@@ -20,6 +21,9 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
     inner.PRODUCTION,
     thin.PRODUCTION,
 )
+
+#: Kernels for batch-invariant products, whose terms of k all of them add in one order.
+IN_SLICES: tuple[Production[Gemm], ...] = (slices.PRODUCTION, hgemm.PRODUCTION, wgmma.PRODUCTION, short_k.PRODUCTION)
 
 #: Kernels for transpose-add, with any strides.
 TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (add.PRODUCTION, small.PRODUCTION, slim.PRODUCTION)

@@ -17,7 +17,7 @@ from matmill.analysis.candidates import label, tile
 from matmill.arch import Arch
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
-from matmill.choose import Choice, Preference, choose_by_models, fit_batches
+from matmill.choose import Choice, Preference, choose_by_models, entries, fit_batches
 from matmill.dispatch.backends import operand_addresses, uploaded
 from matmill.dispatch.gemm import MATMUL
 from matmill.dispatch.measured import keep
@@ -28,7 +28,6 @@ from matmill.lowering import Shape, SubProblem
 from matmill.ops import product_request
 from matmill.plan import Plan, ready
 from matmill.problem import Gemm
-from matmill.registry import PRODUCTION
 from matmill.runtime.clock import Clock, Competitor, flush_bytes
 from matmill.runtime.gpu import GPU
 
@@ -101,6 +100,7 @@ def tune(
     activation: str | None = None,
     out_dtype: object = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
     candidates: int = 4,
     workspace_limit: int = 64 * 2**20,
@@ -133,7 +133,7 @@ def tune(
         raise ArgumentError(argument="candidates", got=str(candidates), wanted="1 or more", fix="Omit it for 4.")
     if beta is None and c is not None:
         raise ArgumentError(argument="c", got="an array without beta", wanted="c and beta", fix="Pass beta=1.0 too.")
-    options = bias, activation, out_dtype, precision
+    options = bias, activation, out_dtype, precision, batch_invariant
     request = product_request(MATMUL, a, b, c, alpha, beta or 0.0, out, None, options)
     shape = validate(request)
     if request.c is not None and request.beta == 0:
@@ -176,7 +176,7 @@ def tune_request(gpu: GPU, request: Request, shape: Shape, count: int = 4, works
 def legal_choices(problem: Gemm, arch: Arch, count: int, workspace_limit: int) -> list[Choice[Gemm]]:
     """Return the model's first choice and the next best of other kernels or tiles, at most ``count`` in all."""
     first = choose_by_models(problem, arch)
-    legal, _ = all_candidates(PRODUCTION, problem, arch)
+    legal, _ = all_candidates(entries(problem), problem, arch)
     own = next(one for one in legal if one.kernel == first.kernel)
     seen, choices = {(own.kernel.entry, tile(own))}, [first]
     for one in legal:

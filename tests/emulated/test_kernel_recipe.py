@@ -66,8 +66,7 @@ def test_a_folder_and_a_line_make_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = importlib.import_module(name)
     try:
-        for module in (choosing, explaining):
-            monkeypatch.setattr(module, "PRODUCTION", (*PRODUCTION, folder.PRODUCTION))
+        monkeypatch.setattr(choosing, "PRODUCTION", (*PRODUCTION, folder.PRODUCTION))
         case = Case(5, 70, 33)
         problem = Gemm(5, 70, 33, dtype=F32, b_strides=(1, 33), a_align=4, b_align=4)
         choice = choose(problem, H200)

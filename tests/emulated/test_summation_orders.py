@@ -15,7 +15,7 @@ from matmill.dtypes import ALL
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER, space
 from matmill.problem import Gemm
-from matmill.registry import PRODUCTION
+from matmill.registry import IN_SLICES, PRODUCTION
 from matmill.testing import audit
 from matmill.testing.products.order import NoOrderError, order_of
 from matmill.testing.products.subject import Subject
@@ -30,6 +30,7 @@ BF16, F16, F32, F64 = (ALL[name] for name in ("bfloat16", "float16", "float32", 
 WIDE = {BF16: F32, F16: F32}
 #: The constants of a configuration that make another order, by kernel.
 KINDS: dict[str, Callable[[Config], Hashable]] = {
+    "gemm_slices": lambda config: config["SPLIT_K"],
     "gemm": lambda config: (config["SLICES"], min(config["SPLIT_K"], 2)),
     "hgemm": lambda config: (config.get("SUM_K", 0), min(config["SPLIT_K"], 2)),
     "short_k": lambda config: config["STAGES"],
@@ -53,6 +54,7 @@ PRODUCTS = (
         for dtype in ALL.values()
     ),
     *(("inner", StridedProduct((5, 2, 131), dtype=dtype, out_dtype=WIDE.get(dtype))) for dtype in (F32, F16)),
+    ("gemm_slices", StridedProduct((64, 40, 90), dtype=F32, slice_k=32)),
 )
 #: Slices of k by blocks and by clusters, promoted sums, tf32, operands through registers and exchanged ones.
 WGMMA = (
@@ -72,7 +74,8 @@ def kinds(family: str, problem: Gemm) -> list[Kernel[Gemm]]:
         kernels: Iterator[Kernel[Gemm]] = (INNER.with_config(config) for config in space(problem, H200))
         legal = [kernel for kernel in kernels if kernel.why_not(problem, H200) is None]
     else:
-        legal = list(next(one for one in PRODUCTION if one.kernel.entry == family).legal(problem, H200))
+        every = (*PRODUCTION, *IN_SLICES)
+        legal = list(next(one for one in every if one.kernel.entry == family).legal(problem, H200))
     return list({KINDS[family](kernel.config): kernel for kernel in reversed(legal)}.values())
 
 
@@ -100,7 +103,8 @@ def test_the_order_of_wgmma_is_that_of_the_configuration(case: Wgmma) -> None:
 
 
 def test_families_are_all() -> None:
-    assert {family for family, _ in PRODUCTS} | {"wgmma_gemm"} == {one.kernel.entry for one in PRODUCTION}
+    known = {one.kernel.entry for one in (*PRODUCTION, *IN_SLICES)}
+    assert {family for family, _ in PRODUCTS} | {"wgmma_gemm"} == known
 
 
 def test_another_order_than_the_configuration_s_is_noticed() -> None:

@@ -23,7 +23,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "driver", "memo", "precision", "reference"),
     ("arch", "arrays", "problem", "config", "decisions"),
-    ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering", "covering"),
+    ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering", "covering", "invariant"),
     ("kernels", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis", "cuda_source"),

@@ -537,3 +537,37 @@ def test_the_launcher_says_what_is_wrong(arguments: list[str], words: str, capsy
         import_module("matmill.torch.__main__").main(arguments)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+# -- batch-invariant products -----------------------------------------------------------------------------------------
+
+
+def test_batch_invariant_products_are_matmill_s_whatever_the_times(decided: Any) -> None:
+    decided.wins, decided.arrival = (lambda *_shapes: False), Arrival(["kernel"])
+    layer, x = torch.nn.Linear(3, 4), torch.ones(2, 3, requires_grad=True)
+    with mt.enable(batch_invariant=True):
+        layer(x).sum().backward()
+        assert decided.ours == [((2, 3), (3, 4)), ((2, 4), (4, 3)), ((4, 2), (2, 3))]
+        _mm()
+        torch.baddbmm(torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    assert len(decided.ours) == 5
+    assert set(decided.invariant) == {True}
+    assert decided.timed == []
+    decided.arrival = None
+    with mt.enable():
+        layer(x)
+    assert (len(decided.ours), decided.invariant[-1]) == (5, False)
+
+
+def test_what_a_batch_invariant_kernel_does_not_take_another_one_does(decided: Any) -> None:
+    decided.aligned = True
+    moved = torch.ones(13)[1:].reshape(3, 4)
+    with mt.enable(batch_invariant=True):
+        torch.mm(torch.ones(3, 4), torch.ones(4, 5))
+        assert torch.equal(torch.mm(moved, torch.ones(4, 5)), torch.full((3, 5), 4.0))
+        assert decided.others == [((3, 4), (4, 5))]
+        with session.latest().decider._timing:  # as while another thread times
+            torch.mm(torch.ones(7, 4), torch.ones(4, 5))
+        assert decided.others[1:] == [((7, 4), (4, 5))]
+    assert torch.equal(torch.mm(moved, torch.ones(4, 5)), torch.full((3, 5), 4.0))
+    assert len(decided.others) == 2

@@ -356,6 +356,17 @@ def test_float32_in_pieces(gpu: Any) -> None:
     assert gpu.precisions == ["tf32x3"] * 4  # as compiled
 
 
+def test_batch_invariant_products(gpu: Any) -> None:
+    def function(a: Any, b: Any, c: Any) -> Any:
+        return torch.relu(a @ b) @ c + 1
+
+    tensors = [_random(*shape) for shape in ((6, 8), (8, 5), (5, 7))]
+    gpu.wins = lambda *_shapes: False
+    _ours(gpu, function, *tensors, enabled={"batch_invariant": True})
+    assert gpu.others, "compiled programs call the kernels of batch-invariant products"
+    assert set(gpu.invariant) == {True}
+
+
 @pytest.mark.parametrize("seconds", [1e-9, 1.0])
 def test_deterministic_programs_are_predicted(gpu: Any, seconds: float) -> None:
     gpu.seconds_each = seconds

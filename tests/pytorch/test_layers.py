@@ -35,9 +35,9 @@ def test_gradients_are_one_product_each_and_keep_only_what_they_need(
     kept: list[tuple[int, ...]] = []
     product = gradients._product
 
-    def counted(a: Any, b: Any, precision: str | None) -> Any:
+    def counted(a: Any, b: Any, precision: str | None, **options: Any) -> Any:
         products.append((tuple(a.shape), tuple(b.shape)))
-        return product(a, b, precision)
+        return product(a, b, precision, **options)
 
     def pack(tensor: Any) -> Any:
         kept.append(tuple(tensor.shape))

@@ -455,3 +455,21 @@ def test_float32_sums_in_float64() -> None:
     torch.testing.assert_close(recorded.grad, (2 * x @ torch.ones(3, 3)), rtol=1e-5, atol=0.0)
     with pytest.raises(errors.DTypeError, match="float64 on cpu"):
         mt.gram(x, out=torch.empty(3, 3), out_dtype="float64")
+
+
+def test_rows_of_batch_invariant_products_have_the_same_bits() -> None:
+    """On the CPU, and where a derivative is recorded, in the gradient of a too."""
+    a, b, bias = torch.randn(40, 300), torch.randn(300, 33), torch.randn(33)
+
+    def both(x: Any) -> Any:
+        x = x.clone().requires_grad_()
+        result = mt.matmul(x, b, bias=bias, batch_invariant=True)
+        return result, torch.autograd.grad(result.square().sum(), x)[0]
+
+    whole = both(a)
+    for rows in (slice(0, 1), slice(3, 20), slice(39, 40)):
+        assert all(torch.equal(part, one[rows]) for part, one in zip(both(a[rows]), whole, strict=True))
+        linear = mt.linear(a[rows], b.T.contiguous(), bias, batch_invariant=True)
+        assert torch.allclose(linear, whole[0][rows], atol=1e-4)
+    halves = mt.matmul(a.half(), b.half(), batch_invariant=True, out_dtype=torch.float32)
+    assert torch.equal(mt.matmul(a[5:9].half(), b.half(), batch_invariant=True, out_dtype=torch.float32), halves[5:9])

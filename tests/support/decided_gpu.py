@@ -22,7 +22,8 @@ class DecidedGPU:
     ``ours`` counts the products that matmill answered by the shapes of their operands, ``timed`` lists the trials.
     ``precisions`` and ``activations`` are those of the kernels that were prepared. ``broken`` is raised by kernels
     while they are prepared, or launched. With ``aligned`` they take addresses on 16 bytes only, as on a GPU.
-    ``arrival`` is that of all kernels while they are being compiled.
+    ``arrival`` is that of all kernels while they are being compiled. ``invariant`` says of each prepared kernel whether
+    it is batch-invariant, ``others`` are the batch-invariant products of no prepared kernel.
     """
 
     def __init__(self, wins: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda _a, _b: True) -> None:
@@ -31,6 +32,8 @@ class DecidedGPU:
         self.timed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.precisions: list[str | None] = []
         self.activations: list[str | None] = []
+        self.invariant: list[bool] = []
+        self.others: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.aligned = False
         self.captures = False
         self.tuned: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
@@ -74,9 +77,18 @@ class DecidedGPU:
         return last - first
 
     def prepare(
-        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
+        self,
+        a: Any,
+        b: Any,
+        addend: Any,
+        precision: str | None,
+        *,
+        activation: str | None = None,
+        batch_invariant: bool = False,
+        out: Any = None,
     ) -> Prepared:
         """Return a kernel that multiplies by torch and counts."""
+        self.invariant.append(batch_invariant)
         if self.broken_preparation is not None:
             raise self.broken_preparation
         shapes = tuple(a.shape), tuple(b.shape)
@@ -110,6 +122,12 @@ class DecidedGPU:
 
         problem = Gemm(a.shape[-2], b.shape[-1], a.shape[-1], precision=precision or "default")
         return Prepared(run, self.workspace, self.seconds_each, problem, next(iter(problem.split_methods), None))
+
+    def batch_invariant(self, a: Any, b: Any, addend: Any, _precision: str | None, out: Any = None) -> Any:
+        """Multiply by torch and count."""
+        self.others.append((tuple(a.shape), tuple(b.shape)))
+        product = _matmul(a, b) if addend is None else _matmul(a, b) + addend
+        return product if out is None else out.copy_(product)
 
     def request(self, *_operands: Any, **_others: Any) -> Arrival | None:
         """Return what is being compiled."""

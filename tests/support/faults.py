@@ -10,6 +10,7 @@ LADDERS, RUNGS, CLAIMS = (f"tests/emulated/test_{name}.py" for name in ("ladders
 FLOAT32 = "tests/emulated/test_float32_kernel.py"
 WGMMA = f"{PRODUCTS}::test_the_warp_specialised_kernel"
 ORDERS, AUDITS = "tests/emulated/test_summation_orders.py", "tests/host/test_product_audit.py"
+INVARIANT, HOST_INVARIANT = (f"tests/{folder}/test_batch_invariant.py" for folder in ("emulated", "host"))
 SPLIT, IN_PIECES = "tests/emulated/test_split_kernels.py", f"{PRODUCTS}::test_float32_in_pieces"
 
 
@@ -126,6 +127,20 @@ FAULTS = (
           PRODUCTS, "anywhere"),
     Fault("stores of runs: vectors without their shift", "kernels/shared/store_runs.cuh", "SIZE * head);", "0);",
           PRODUCTS, "float32 and warp_specialised"),
+    Fault("slices: the second one starts from zero", "kernels/gemm/slices.cuh", "if (done > 0) add_totals<true>",
+          "if (done > 1) add_totals<true>", INVARIANT, "same_bits"),
+    Fault("slices: the last ones first", "kernels/gemm/slices.cuh", "first ? tile.acc[i][j] : total + tile.acc[i][j]",
+          "total + tile.acc[i][j]", INVARIANT, "same_bits"),
+    Fault("batch-invariant: C is rounded otherwise where k is split", "kernels/splitk/reduce/kernel.cuh",
+          "d = matmill::blend(alpha, sum, beta, ResultNumber::up(static_cast<const Result*>(C)[at]));",
+          "d = matmill::blend(beta, ResultNumber::up(static_cast<const Result*>(C)[at]), alpha, sum);",
+          INVARIANT, "all_kernels"),
+    Fault("batch-invariant: narrow tiles keep several chains", "kernels/wgmma/tiles.py",
+          "or facts.promoted or facts.in_order else", "or facts.promoted else", HOST_INVARIANT),
+    Fault("batch-invariant: any slices of mma.sync", "kernels/hgemm/__init__.py",
+          "return slices == batch_invariant_slices(problem) and whole and", "return", HOST_INVARIANT, "other_slices"),
+    Fault("batch-invariant: slices by rows", "lowering/gemm.py", "slice_terms(n, k,", "slice_terms(m, k,",
+          HOST_INVARIANT, "rows_decide"),
     Fault("stores of runs: an element past the end", "kernels/shared/store_runs.cuh", "if (element < length) store",
           "if (element <= length) store", PRODUCTS, "float32 and warp_specialised"),
     Fault("wgmma: interleaved rows of float32 are not taken apart", "kernels/wgmma/epilogue.cuh",

@@ -48,6 +48,7 @@ class StridedProduct(Strided[Gemm]):
     bias_step: int = 1
     activation: str | None = None
     precision: str = "default"
+    slice_k: int = 0
     alpha: float = 1.0
     beta: float = 0.75
     seed: int = 0
@@ -79,7 +80,7 @@ class StridedProduct(Strided[Gemm]):
             m, n, k, dtype=self.dtype, batch=self.batch, **strides,
             a_align=aligns["a"], b_align=aligns["a" if self.gram else "b"], d_align=aligns["d"],
             has_c=self.beta != 0, gram=self.gram, epilogue=Epilogue(self.bias, self.bias_step, self.activation),
-            out_dtype=self.out_dtype, precision=self.precision, base_align=gcd(ALIGN, *firsts),
+            out_dtype=self.out_dtype, precision=self.precision, slice_k=self.slice_k, base_align=gcd(ALIGN, *firsts),
             a_start_align=starts["a"], b_start_align=starts["a" if self.gram else "b"],
         )  # fmt: skip
 

@@ -89,6 +89,11 @@ def _gemm(kernel: Kernel[Gemm], problem: Gemm) -> Node:
     return _split(kernel, problem, of_slice)
 
 
+def _gemm_slices(_kernel: Kernel[Gemm], problem: Gemm) -> Node:
+    firsts = range(0, problem.k, problem.slice_k)
+    return in_order([in_order(range(first, min(first + problem.slice_k, problem.k))) for first in firsts])
+
+
 def _mma_group(problem: Gemm) -> int:
     name = "tf32" if problem.dtype is F32 else "f16"
     return rule_of(H200.target, name, "f32").group
@@ -241,7 +246,7 @@ def _inner_mma(kernel: Kernel[Gemm], problem: Gemm, block: int, group: int) -> N
 
 _ORDERS: dict[str, Callable[[Kernel[Gemm], Gemm], Node]] = {
     "gemm": _gemm, "hgemm": _hgemm, "wgmma_gemm": _wgmma, "short_k": _short_k, "thin": _thin,
-    "inner": _inner,
+    "inner": _inner, "gemm_slices": _gemm_slices,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from matmill.arch import Arch
 from matmill.choose import Choice, call_seconds, choose
 from matmill.dtypes import BF16, F16, F32, F64, DType
 from matmill.errors import IllegalConfigError
+from matmill.invariant import resliced
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.lowering.axes import lowest_bit
@@ -67,7 +68,7 @@ def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
     before = _of_call(choose(problem, arch), problem)
     faster: list[tuple[_Idea, float]] = []
     for idea in (*_aligned(problem), *_resized(problem), *_transposed(problem), *_typed(problem)):
-        seconds = _seconds(idea.problem, arch)
+        seconds = _seconds(resliced(idea.problem), arch)
         gains = seconds is not None and seconds <= (1 - LEAST_GAIN) * before
         if seconds is not None and gains and not any(_instead(other, idea, time / seconds) for other, time in faster):
             faster.append((idea, seconds))

@@ -5,8 +5,8 @@ The cost models predict all of it from a problem and an arch; nothing is measure
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matmill.analysis.candidates import Candidate, candidates
@@ -14,11 +14,10 @@ from matmill.analysis.changes import Change, changes
 from matmill.analysis.floor import Floor, floor
 from matmill.analysis.runner_ups import RunnerUp, runner_ups
 from matmill.arch import Arch
-from matmill.choose import Choice, choose, choose_transpose_add, legal_among
+from matmill.choose import Choice, choose, choose_transpose_add, entries, legal_among
 from matmill.covering import covering
-from matmill.kernel import Kernel, Production
+from matmill.kernel import Kernel
 from matmill.problem import Geam, Gemm
-from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Explanation:
 
     ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` has the reason against
     each of the others. ``covered`` is how many of them the choice was among, those of the covering set, or None where
-    it was among all; ``exhaustive_seconds`` is what the choice among all would take.
+    it was among all; ``exhaustive_seconds`` is what the choice among all would take. ``free_seconds`` is what a
+    batch-invariant product would take with sums in any order, None for others.
     """
 
     problem: Gemm | Geam
@@ -40,6 +40,7 @@ class Explanation:
     ruled_out: Mapping[str, str]
     covered: int | None
     exhaustive_seconds: float
+    free_seconds: float | None = None
 
     @property
     def share(self) -> float:
@@ -58,19 +59,19 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
     >>> result.chosen.kernel.entry, result.floor.bound, round(result.floor.seconds * 1e6)
     ('wgmma_gemm', 'compute: tensor cores', 139)
     """
-    covered = None
+    covered = free = None
     if isinstance(problem, Gemm):
-        entries: Sequence[Production[Any]] = PRODUCTION
+        if problem.slice_k:
+            free = choose(replace(problem, slice_k=0), arch).predicted_seconds
         choice: Choice[Any] = choose(problem, arch)
         whole: Choice[Any] = choose(problem, arch, exhaustive=True)
         tiles = covering(problem, arch)
-        few = () if tiles is None else tuple(legal_among(PRODUCTION, problem, arch, tiles))
+        few = () if tiles is None else tuple(legal_among(entries(problem), problem, arch, tiles))
         covered = len(few) if choice.kernel in few else None
     else:
-        entries = TRANSPOSE_ADD_KERNELS
         whole = choice = choose_transpose_add(problem, arch)
     taken: Kernel[Any] = choice.kernel
-    legal, ruled_out = candidates(entries, problem, arch)
+    legal, ruled_out = candidates(entries(problem), problem, arch)
     chosen = next(one for one in legal if one.kernel == taken)
     return Explanation(
         problem,
@@ -83,4 +84,5 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
         ruled_out,
         covered,
         min(whole.predicted_seconds, choice.predicted_seconds),
+        free,
     )

@@ -68,9 +68,12 @@ def _product(args: argparse.Namespace) -> tuple[Callable[..., Any], str]:
     device = args.device or ""
     if args.product == "matmill":
         return _matmill(args), device
-    if args.on or args.precision or args.out_dtype:
+    if args.on or args.precision or args.batch_invariant or args.out_dtype:
         raise ArgumentError(
-            argument="--on, --precision, --out-dtype", got=args.product, wanted="them with matmill", fix="Omit them."
+            argument="--on, --precision, --batch-invariant, --out-dtype",
+            got=args.product,
+            wanted="them with matmill",
+            fix="Omit them.",
         )
     if args.product == "numpy":
         return np.matmul, device
@@ -89,7 +92,8 @@ def _matmill(args: argparse.Namespace) -> Callable[..., Any]:
     on = args.on or ("gpu" if gpu.unavailable() is None else "emulator")
     # The executor of tensors on a GPU is that GPU.
     executor = None if (args.device or "").startswith("cuda") else on
-    return partial(matmul, executor=executor, precision=args.precision, out_dtype=args.out_dtype)
+    summed = {"precision": args.precision, "batch_invariant": args.batch_invariant}
+    return partial(matmul, executor=executor, **summed, out_dtype=args.out_dtype)
 
 
 def _by_torch(a: Any, b: Any, *, out: Any = None, c: Any = None, beta: float = 0.0) -> Any:

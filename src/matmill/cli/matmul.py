@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     read = reader(args)
     a, b = read(args.a, "A"), read(args.b, "B")
     c = None if args.c is None else read(args.c, "--c")
-    ran = run_product(args, (a, b), c, partial(matmul, a, b, precision=args.precision))
+    summed = {"precision": args.precision, "batch_invariant": args.batch_invariant}
+    ran = run_product(args, (a, b), c, partial(matmul, a, b, **summed))
     problem = _problem(a, b, ran.product, has_c=ran.has_c)
     return finish(args, ran, replace(problem, precision=args.precision or "default"))
 

@@ -110,6 +110,8 @@ def writable(path: Path, argument: str) -> None:
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how a product is summed."""
+    """Add the options that say how a product is summed."""
     names = "|".join(PRECISIONS)
     parser.add_argument("--precision", metavar=names, help="how a product is summed (default: the type's own way)")
+    same = "a row's bits are the same whatever m and the other rows are"
+    parser.add_argument("--batch-invariant", action="store_true", help=same)

@@ -65,7 +65,7 @@ def product_stages(a: Operand, b: Operand, options: Options) -> tuple[SubProblem
     Raises :class:`~matmill.errors.ShapeError` for shapes that do not fit together.
     """
     d = packed(gemm_shape(a.shape, b.shape), options.out_dtype or a.dtype, 4)
-    return lower_gemm(a, b, None, d, precision=options.precision)
+    return lower_gemm(a, b, None, d, precision=options.precision, batch_invariant=options.batch_invariant)
 
 
 def _no_shape(text: str) -> ArgumentError:

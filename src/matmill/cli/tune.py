@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     a, b = (
         _random(rows, columns, dtype, order) for rows, columns, order in zip((m, k), (k, n), args.layout, strict=True)
     )
-    tuned = tune(a, b, precision=args.precision, candidates=args.candidates)
+    tuned = tune(a, b, precision=args.precision, batch_invariant=args.batch_invariant, candidates=args.candidates)
     if args.json:
         rows = [asdict(row) for row in tuned.rows]
         show_json({"problem": str(tuned.problem), "winner": tuned.winner, "kept": tuned.kept, "rows": rows})

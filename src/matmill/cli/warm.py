@@ -102,7 +102,7 @@ def _kinds(args: argparse.Namespace) -> Iterator[Kind]:
             raise unknown_name("--layout", layout, LAYOUTS)
     for name, text in product(args.arch.split(","), args.dtype.split(",")):
         arch, dtype = arches.get(name, "--arch"), ALL[long_name(text, ALL)]
-        options = checked_options(None, args.out_dtype, args.precision, dtype)
+        options = checked_options(None, args.out_dtype, args.precision, dtype, batch_invariant=args.batch_invariant)
         yield from (Kind(arch, dtype, options, layout) for layout in layouts)
 
 

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _product(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:
     shapes, gram = args.shapes, args.gram
-    options = checked_options(None, args.out_dtype, args.precision, dtype)
+    options = checked_options(None, args.out_dtype, args.precision, dtype, batch_invariant=args.batch_invariant)
     _expect(shapes, 1 if gram else 2, "both factors, or with --gram the first alone")
     a = operand(shapes[0], dtype, 1)
     return product_stages(a, transposed(a) if gram else operand(shapes[1], dtype, 2), options)
@@ -117,7 +117,12 @@ def _expect(shapes: Sequence[str], count: int, whose: str) -> None:
 
 
 def _no_product_options(args: argparse.Namespace) -> None:
-    given = {"--gram": args.gram or None, "--precision": args.precision, "--out-dtype": args.out_dtype}
+    given = {
+        "--gram": args.gram or None,
+        "--precision": args.precision,
+        "--batch-invariant": args.batch_invariant or None,
+        "--out-dtype": args.out_dtype,
+    }
     for name, value in given.items():
         if value is not None:
             raise ArgumentError(

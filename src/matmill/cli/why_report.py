@@ -18,6 +18,7 @@ from matmill.analysis.floor import Floor
 from matmill.analysis.runner_ups import RunnerUp
 from matmill.bench import units
 from matmill.cli.console import table
+from matmill.kernels.splitk import batch_invariant_slices
 from matmill.lowering import SubProblem
 from matmill.problem import Gemm
 
@@ -61,6 +62,7 @@ def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
         "ruled_out": dict(explanation.ruled_out),
         "covering_set": explanation.covered,
         "exhaustive_seconds": explanation.exhaustive_seconds,
+        "free_seconds": explanation.free_seconds,
     }
 
 
@@ -183,10 +185,20 @@ def _choice(explanation: Explanation, offsets: int) -> Iterator[str]:
     yield f"Constants: {chosen.config}"
     if explanation.covered is not None:
         yield _covered(explanation)
+    if explanation.free_seconds is not None:
+        yield _batch_invariant(explanation.problem, explanation.chosen.seconds, explanation.free_seconds)
     terms = "Main loop and epilogue are parts of compute, which overlaps with memory."
     yield f"{terms if 'main_loop' in chosen.terms else 'Terms may overlap.'} All of it is predicted, not measured."
     if offsets > 1:
         yield f"Launched {offsets} times, each at other offsets."
+
+
+def _batch_invariant(problem: Any, seconds: float, free: float) -> str:
+    """Return the sentence about the order of a batch-invariant sum, and what it costs."""
+    slices = batch_invariant_slices(problem)
+    order = "in one slice of k" if slices == 1 else f"in {slices} slices of {problem.slice_k} terms of k"
+    cost = f"costs {units.percent(seconds / free - 1)}" if seconds > free else "costs nothing"
+    return f"Batch-invariant: summed {order} for every m, which {cost}; in any order it is {units.seconds(free)}."
 
 
 def _covered(explanation: Explanation) -> str:

@@ -82,7 +82,7 @@ def _check_added(request: Request, shape: Shape) -> None:
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     a, b = _factors(request)
-    activation, _out_dtype, precision = request.options
+    activation, _out_dtype, precision, batch_invariant = request.options
     return lower_gemm(
         a,
         b,
@@ -92,10 +92,13 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
         bias=request.bias,
         activation=activation,
         precision=precision,
+        batch_invariant=batch_invariant,
     )
 
 
-def checked_options(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Options:
+def checked_options(
+    activation: str | None, out_dtype: object, precision: str | None, dtype: DType, *, batch_invariant: bool = False
+) -> Options:
     """Return the options for a product of elements of ``dtype``, if any was passed.
 
     Raises the errors of :func:`matmill.matmul`.
@@ -109,7 +112,11 @@ def checked_options(activation: str | None, out_dtype: object, precision: str | 
         _check_tensor_cores(precision, dtype, result)
     # float32 and float64 are summed by FMA: nothing needs promotion.
     precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
-    return Options(activation, None if result is dtype else result, precise)
+    if not isinstance(batch_invariant, bool):
+        raise ArgumentError(
+            argument="batch_invariant", got=repr(batch_invariant), wanted="True or False", fix="Pass bool(value)."
+        )
+    return Options(activation, None if result is dtype else result, precise, batch_invariant)
 
 
 def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
@@ -142,13 +149,9 @@ def _compute(request: Request, shape: Shape) -> Array:
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        if taken.wider:
-            product = _widened(a.owner, b.owner, scalar)
-        elif _by_blas(a.owner) and _by_blas(b.owner):
-            product = np.asarray(np.matmul(a.owner, b.owner))
-        else:
-            product = np.asarray(_widened(a.owner, b.owner, scalar), scalar)
-        if len(a.shape) > 1 and mirrors(a, b):
+        multiply = _by_rows if request.options.batch_invariant else _product
+        product = multiply(a.owner, b.owner, scalar, wide=taken.wider is not None)
+        if len(a.shape) > 1 and mirrors(a, b) and not request.options.batch_invariant:
             _mirror(product)
         if request.alpha != 1:
             product *= scalar(request.alpha)
@@ -160,6 +163,29 @@ def _compute(request: Request, shape: Shape) -> Array:
         activate(request.options.activation, product)
     # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
+
+
+def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:
+    """Compute ``a @ b`` by BLAS, in ``scalar``; ``wide`` says that the elements are narrower."""
+    if not wide and _by_blas(a) and _by_blas(b):
+        return np.asarray(np.matmul(a, b))
+    total = _widened(a, b, scalar)
+    return total if wide else np.asarray(total, scalar)
+
+
+def _by_rows(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:
+    """Compute as :func:`_product` does, row by row: the same call of BLAS for each, whatever others there are."""
+    right = b if b.ndim > 1 else b[:, None]
+    rows = a if a.ndim > 1 else a[None]
+    batch = np.broadcast_shapes(rows.shape[:-2], right.shape[:-2])
+    lefts, rights = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (rows, right))
+    kind = np.promote_types(scalar, np.float64) if wide else np.dtype(scalar)
+    total = np.empty((*batch, rows.shape[-2], right.shape[-1]), kind)
+    for at in np.ndindex(batch):
+        for row, to in zip(lefts[at], total[at], strict=True):
+            to[:] = _product(np.ascontiguousarray(row), rights[at], scalar, wide=wide)
+    total = total if b.ndim > 1 else total[..., 0]
+    return total if a.ndim > 1 else total.reshape((*batch, *total.shape[len(batch) + 1 :]))
 
 
 def _bias(bias: Operand, a: Operand, b: Operand) -> Array:

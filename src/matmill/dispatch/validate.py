@@ -38,12 +38,14 @@ from matmill.runtime import gpu
 class Options(NamedTuple):
     """The summation and rounding of a product, with the defaults of :class:`~matmill.problem.Gemm`.
 
-    ``out_dtype`` is None if the result has the operands' type.
+    ``out_dtype`` is None if the result has the operands' type. ``batch_invariant`` says that a row's bits depend on no
+    other row.
     """
 
     activation: str | None = None
     out_dtype: DType | None = None
     precision: str = "default"
+    batch_invariant: bool = False
 
 
 #: The options of operations that are not products, and of calls that pass none.

@@ -14,6 +14,7 @@ from math import prod
 from matmill.arrays import Operand
 from matmill.dtypes import summed
 from matmill.errors import ShapeError
+from matmill.invariant import slice_terms
 from matmill.kernel import ceil_div
 from matmill.lowering.axes import (
     MOST_BATCHES,
@@ -133,6 +134,7 @@ def lower_gemm(
     bias: Operand | None = None,
     activation: str | None = None,
     precision: str = "default",
+    batch_invariant: bool = False,
 ) -> tuple[SubProblem[Gemm], ...]:
     """Return the problems that compute D = activation(alpha * A @ B + beta * C + bias).
 
@@ -167,6 +169,7 @@ def lower_gemm(
         epilogue=gemm_epilogue(bias, activation, a.shape, b.shape),
         out_dtype=None if d.dtype is a.dtype else d.dtype,
         precision=precision,
+        slice_k=slice_terms(n, k, summed(a.dtype, d.dtype), precision) if batch_invariant else 0,
     )
     problem, axes = _taller(problem, axes)
     starts = [operand.address | 16 for operand in (a, b, d)]

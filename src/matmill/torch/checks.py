@@ -75,7 +75,11 @@ def _request(
     options = NO_OPTIONS
     if operation is MATMUL:
         options = checked_options(
-            factors.get("activation"), factors.get("out_dtype"), factors.get("precision"), a.dtype
+            factors.get("activation"),
+            factors.get("out_dtype"),
+            factors.get("precision"),
+            a.dtype,
+            batch_invariant=factors.get("batch_invariant", False),
         )
     else:
         for name, value in factors.items():

@@ -32,16 +32,22 @@ def count_in(decisions: Decider) -> None:
         _ANSWERS.clear()
 
 
-def mm(a: Any, b: Any, *, precision: str | None = None, out: Any) -> None:
+def mm(a: Any, b: Any, *, precision: str | None = None, batch_invariant: bool = False, out: Any) -> None:
     """Write ``a @ b`` to ``out``, for two matrices, or for two batches of them."""
+    if batch_invariant:
+        _decisions().device.batch_invariant(a, b, None, precision, out)
+        return
     key = (a.shape, a.stride(), b.shape, b.stride(), out.stride(), a.dtype, a.get_device(), precision)
     answer = _ANSWERS.get(key) or _met(key, Product(a, b, None, (False, False), by_torch, out=target(out)), precision)
     if Decider.launch(answer, a, b, None, out) is None:
         (_aten.mm if a.dim() == 2 else _aten.bmm)(a, b, out=out)
 
 
-def addmm(added: Any, a: Any, b: Any, *, precision: str | None = None, out: Any) -> None:
+def addmm(added: Any, a: Any, b: Any, *, precision: str | None = None, batch_invariant: bool = False, out: Any) -> None:
     """Write ``added + a @ b`` to ``out``, for a row, a row that is repeated, or what has the result's shape."""
+    if batch_invariant:
+        _decisions().device.batch_invariant(a, b, unrepeated(added), precision, out)
+        return
     key = (
         *(a.shape, a.stride(), b.shape, b.stride(), added.shape, added.stride()),
         *(out.stride(), a.dtype, a.get_device(), precision),
@@ -61,6 +67,7 @@ def matmul(
     activation: str | None = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any,
 ) -> None:
     """Write ``activation(a @ b + bias)`` to ``out``: the operator ``torch.ops.matmill.matmul``."""
@@ -69,6 +76,10 @@ def matmul(
         *(a.shape, a.stride(), b.shape, b.stride(), bias_layout),
         *(out.stride(), a.dtype, a.get_device(), activation, out_dtype, precision),
     )
+    if batch_invariant:
+        options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        _MATMUL_OUT(a, b, bias, **options, batch_invariant=True, out=out)
+        return
     answer = _ANSWERS.get(key)
     if answer is None and min(a.dim(), b.dim()) > 1 and out.dtype is a.dtype and (bias is None or _is_row(bias)):
         product = Product(a, b, bias, (False, False), by_torch, activation, out=target(out))
@@ -98,9 +109,13 @@ def _is_row(bias: Any) -> bool:
     return bool(bias.dim() == 1 or bias.shape[0] == 1)
 
 
+def _decisions() -> Decider:
+    return _counting[0] if _counting else decider(None)
+
+
 def _met(key: tuple[object, ...], product: Product, precision: str | None) -> Decision:
     """Return what answers a product of a new layout: its decision, or matmill's kernel, which the compiler chose."""
-    decisions = _counting[0] if _counting else decider(None)
+    decisions = _decisions()
     decided = precision == decisions.precision(product.a)
     known = decisions.decisions.get(product.layout) if decided else None
     answer = known if known is not None and known.run is not None else decisions.ours(product, precision)

@@ -63,15 +63,14 @@ class Device(Clock, Protocol):
     def capturing(self) -> bool:
         """Tell whether the current stream records a graph."""
 
-    def prepare(
-        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
-    ) -> Prepared:
-        """Return matmill's kernel."""
+    def prepare(self, a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Prepared:
+        """Return matmill's kernel; ``others`` are the activation, ``out``, and ``batch_invariant``, if any."""
 
-    def request(
-        self, a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
-    ) -> Arrival | None:
+    def request(self, a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Arrival | None:
         """Let matmill's kernel be compiled in the background; return its arrival, or None if it is not to wait for."""
+
+    def batch_invariant(self, a: Any, b: Any, addend: Any, precision: str | None, out: Any = None) -> Any:
+        """Return ``a @ b + addend`` with batch-invariant sums, by whatever kernel takes these tensors."""
 
     def tune(self, a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:
         """Time some of matmill's configurations, so that the fastest is prepared."""
@@ -210,7 +209,8 @@ class Options:
     With ``benchmark`` products are timed at their first meeting, else predicted; from 2 ``candidates`` on that many of
     matmill's configurations are timed before. Kernels with more bytes of workspace than ``workspace_limit`` are not
     tried. ``table`` are fixed decisions in place of those kept on disk. ``float32`` is the precision of matmill's
-    products of float32, one of :data:`~matmill.problem.SPLIT_METHODS`, or None.
+    products of float32, one of :data:`~matmill.problem.SPLIT_METHODS`, or None. With ``batch_invariant`` matmill
+    answers all that its kernels take, with sums that depend on no other row, and nothing is timed.
     """
 
     benchmark: bool = True
@@ -219,6 +219,7 @@ class Options:
     exclude: tuple[str, ...] = ()
     table: Decisions | None = None
     float32: str | None = None
+    batch_invariant: bool = False
 
     @property
     def most_workspace(self) -> int:
@@ -247,10 +248,15 @@ class Decider:
     def answer(self, product: Product) -> Any:
         """Return the result of a product, from torch or from matmill."""
         decision = self.decide(product)
-        if decision is None:
+        result = None if decision is None else self.launch(decision, product.a, product.b, product.addend)
+        return self.otherwise(product) if result is None else result
+
+    def otherwise(self, product: Product) -> Any:
+        """Return a product that no prepared kernel takes: torch's, or if it is to be batch-invariant another one's."""
+        if not self.options.batch_invariant or self.device.capturing() or why_torch(product) is not None:
             return product.compute()
-        result = self.launch(decision, product.a, product.b, product.addend)
-        return product.compute() if result is None else result
+        a, b, addend = product.operands
+        return self.device.batch_invariant(a, b, addend, self.precision(a))
 
     @staticmethod
     def launch(decision: Decision, a: Any, b: Any, addend: Any, *out: Any) -> Any:
@@ -354,6 +360,8 @@ class Decider:
         if reason is not None:
             return Decision(name, None, None, None, reason)
         try:
+            if self.options.batch_invariant:
+                return self.by_kernel(product, self.precision(product.a), "batch-invariant")
             decision = self._between(name, product, wait=wait)
             decision.arch = self.device.arch(product.a)
         except Exception as error:  # noqa: BLE001 — a decision that fails is torch's
@@ -393,7 +401,9 @@ class Decider:
         return _by_row(name, table.put(name, measured), kernel)
 
     def _prepare(self, product: Product, precision: str | None) -> Prepared:
-        return self.device.prepare(*product.operands, precision, **product.others)
+        a, b, addend = product.operands
+        invariant = {"batch_invariant": True} if self.options.batch_invariant else {}
+        return self.device.prepare(a, b, addend, precision, **product.others, **invariant)
 
 
 def by_torch(a: Any, b: Any, _addend: Any) -> Any:

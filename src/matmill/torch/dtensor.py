@@ -63,19 +63,20 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
     if not torch.compiler.is_compiling():  # a compiler's checks have their own messages
         check_fake("matmul", (a, b, bias), options)
     sums = torch.float32 if a.dtype.itemsize < torch.float32.itemsize else a.dtype
-    total = gradients.matmul(a, b, out_dtype=sums, precision=options.get("precision"))
+    summed = {name: options[name] for name in ("precision", "batch_invariant") if name in options}
+    total = gradients.matmul(a, b, out_dtype=sums, **summed)
     total = total.redistribute(placements=[_R if one.is_partial() else one for one in total.placements])
     added = None if bias is None else along(bias, a.dim(), b.dim())
     return finished(total, added, activation).to(out_dtype or a.dtype)
 
 
-def _gradient(x: Any, y: Any, *, precision: str) -> Any:
+def _gradient(x: Any, y: Any, *, precision: str | None, batch_invariant: bool = False) -> Any:
     """Return ``x @ y`` in that precision, or from torch, which moves them, where no rule takes their placements."""
     try:
         _result(("matmul", x, y))
     except ArgumentError:
         return torch.matmul(x, y)
-    return gradients.matmul(x, y, precision=precision)
+    return gradients.matmul(x, y, precision=precision, batch_invariant=batch_invariant)
 
 
 def transpose(x: Any) -> Any:

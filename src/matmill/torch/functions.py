@@ -172,13 +172,15 @@ def matmul(
     activation: str | None = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     out: Any = None,
 ) -> Any:
     """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
     ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"``, ``"tf32"``,
-    ``"fp16x3"``, ``"tf32x3"`` or ``"float32_tensor"``, all as in :func:`matmill.matmul`.
+    ``"fp16x3"``, ``"tf32x3"`` or ``"float32_tensor"``, all as in :func:`matmill.matmul`, and so is ``batch_invariant``:
+    with it a row has the same bits whatever the others are, and so has a row of the gradient of ``a``.
 
     Differentiable as :func:`transpose_add` is, in ``bias`` too. With one of the last three precisions, derivatives have
     it too; the gradients' products are torch's float32 where that is faster. If a derivative of an activation is
@@ -191,9 +193,11 @@ def matmul(
     if not direct:
         given = {"bias": bias, "out": out}
         _check_tensors(a=a, b=b, **{name: x for name, x in given.items() if x is not None})
-    if bias is not None or activation is not None or out_dtype is not None or precision is not None:
+    plain = bias is None and activation is None and out_dtype is None and precision is None
+    if not plain or batch_invariant:
         out_dtype = out_dtype if out_dtype is None or type(out_dtype) is torch.dtype else _dtype(out_dtype, a)
         options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        options |= {"batch_invariant": True} if batch_invariant else {}
         direct = direct and (bias is None or _plain(bias, bias)) and (out is None or _plain(out, out))
         if direct:
             return ops.matmul(a, b, bias=bias, **options, out=out)
@@ -215,6 +219,8 @@ def linear(
     bias: Any = None,
     activation: str | None = None,
     precision: str | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> Any:
     """Return ``activation(input @ weight.T + bias)``, as ``torch.nn.Linear``, with the activation in the same kernel.
 
@@ -227,7 +233,8 @@ def linear(
     """
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if has_torch_function(tensors):  # true in a tracer such as torch.fx's, which records the call
-        return handle_torch_function(linear, tensors, input, weight, bias, activation, precision)
+        options = {"batch_invariant": True} if batch_invariant else {}
+        return handle_torch_function(linear, tensors, input, weight, bias, activation, precision, **options)
     _check_tensors(input=input, weight=weight, **({} if bias is None else {"bias": bias}))
     if weight.dim() != 2:
         raise _not_linear("weight", weight, "two dimensions, (out, in)")
@@ -251,9 +258,10 @@ def linear(
     plain = activation is None and input.dim() > 1 and not is_compiling() and not autocast(input)
     pieces = None if precision is None else gradients.in_pieces(precision)
     decided = precision is None or (pieces is not None and input.dtype is torch.float32 and not tf32())
-    if plain and decided and _layer(input, weight, bias):
+    if plain and decided and not batch_invariant and _layer(input, weight, bias):
         return _direct(input, weight, bias, pieces)
-    return matmul(input, weight.mT, bias=bias, activation=activation, precision=precision)
+    summed: dict[str, Any] = {"precision": precision, "batch_invariant": batch_invariant}
+    return matmul(input, weight.mT, bias=bias, activation=activation, **summed)
 
 
 #: The layers that were met, by all that their kernels depend on but the packed layout.

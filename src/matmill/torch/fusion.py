@@ -23,7 +23,7 @@ _CONVERT = torch.ops.prims.convert_element_type.default
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default}  # noqa: SLF001 — an operator's name
 
 #: Decides on (product, its operands (a, b, bias or None), activation): keywords of matmill's operator, or None.
-Decide = Callable[[Any, tuple[Any, Any, Any], str | None], dict[str, str] | None]
+Decide = Callable[[Any, tuple[Any, Any, Any], str | None], dict[str, Any] | None]
 
 
 def fuse(graph: Any, decide: Decide) -> None:

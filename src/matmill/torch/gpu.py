@@ -87,14 +87,12 @@ class CudaGPU:
         return float(first.elapsed_time(last)) / 1e3
 
     @staticmethod
-    def prepare(
-        a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
-    ) -> Prepared:
+    def prepare(a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Prepared:
         """Return the kernel for ``activation(a @ b + addend)``, a bias or a C, that writes to tensors like ``out``.
 
-        Raises the errors of :func:`matmill.matmul`.
+        ``others`` are these two, and whether it is ``batch_invariant``. Raises the errors of :func:`matmill.matmul`.
         """
-        options = _options(addend, precision) | {"activation": activation, "out": out}
+        options = _options(addend, precision) | others
         call = completed(*ops.matmul_call(a, b, **options))
         if not fast_torch.classes:
             fast_torch.enable()
@@ -109,15 +107,20 @@ class CudaGPU:
         )
 
     @staticmethod
-    def request(
-        a: Any, b: Any, addend: Any, precision: str | None, *, activation: str | None = None, out: Any = None
-    ) -> Arrival | None:
+    def request(a: Any, b: Any, addend: Any, precision: str | None, **others: Any) -> Arrival | None:
         """Compile what the kernel of :meth:`prepare` lacks in the background; return its arrival, None if it is there.
 
         Raises the errors of :func:`matmill.matmul`.
         """
-        options = _options(addend, precision) | {"activation": activation, "out": out}
+        options = _options(addend, precision) | others
         return awaited(*ops.matmul_call(a, b, **options))
+
+    @staticmethod
+    def batch_invariant(a: Any, b: Any, addend: Any, precision: str | None, out: Any = None) -> Any:
+        """Return ``a @ b + addend`` with batch-invariant sums, by whatever kernel takes these tensors."""
+        options = _options(addend, precision)
+        beta = None if options["c"] is None else 1.0
+        return ops.matmul(a, b, **options, beta=beta, batch_invariant=True, out=out)
 
     @staticmethod
     def tune(a: Any, b: Any, addend: Any, precision: str | None, *, count: int) -> None:

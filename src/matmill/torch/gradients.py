@@ -24,6 +24,9 @@ from matmill.torch.states import batched, direct, tf32
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
 _INNER, _MATMUL = FUNCTIONAL["inner"], FUNCTIONAL["matmul"]
+#: Options of :class:`MatMul`, in the order of its arguments, and what they are by default.
+_OPTIONS = ("out_dtype", "precision", "batch_invariant")
+_NO_OPTIONS = (None, None, False)
 
 _transforming = torch._C._are_functorch_transforms_active  # noqa: SLF001 — torch has no public name for it
 
@@ -169,27 +172,28 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         activation: str | None = None,
         out_dtype: Any = None,
         precision: str | None = None,
+        batch_invariant: bool = False,
     ) -> Any:
         """Call the differentiable operator, and torch's own activation, whose derivative needs its argument.
 
         That argument has the accumulator's type, so that the result is the same as without derivatives.
         """
         if activation is None:
-            return MatMul.apply(a, b, bias, out_dtype, precision)
+            return MatMul.apply(a, b, bias, out_dtype, precision, batch_invariant)
         check_fake("matmul", (a, b, bias), {"activation": activation, "out_dtype": out_dtype, "precision": precision})
-        product = MatMul.apply(a, b, bias, sums_type(a.dtype, out_dtype or a.dtype), precision)
+        product = MatMul.apply(a, b, bias, sums_type(a.dtype, out_dtype or a.dtype), precision, batch_invariant)
         return finished(product, None, activation).to(out_dtype or a.dtype)
 
     @staticmethod
-    def forward(a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None) -> Any:
+    def forward(a: Any, b: Any, bias: Any, *options: Any) -> Any:
         """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
-            return _MATMUL(a, b, bias, out_dtype=out_dtype, precision=precision)
+            return _MATMUL(a, b, bias, **dict(zip(_OPTIONS, options, strict=True)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save what gradients need: for that of one operand the other one. Tangents need both."""
-        a, b, bias, ctx.out_dtype, ctx.precision = inputs
+        a, b, bias, ctx.out_dtype, ctx.precision, ctx.batch_invariant = inputs
         to_a, to_b = ctx.needs_input_grad[:2]
         ctx.save_for_backward(a if to_b else None, b if to_a else None)
         ctx.save_for_forward(a, b)
@@ -216,7 +220,11 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         if ctx.needs_input_grad[0]:
             right = b if b.dim() > 1 else b.unsqueeze(-1)
             left_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
-            to_a = _product(own, right.mT, precision).sum_to_size(left_shape).reshape(a_shape)
+            to_a = (
+                _product(own, right.mT, precision, batch_invariant=ctx.batch_invariant)
+                .sum_to_size(left_shape)
+                .reshape(a_shape)
+            )
         if ctx.needs_input_grad[1]:
             left = a if a.dim() > 1 else a.unsqueeze(0)
             if len(b_shape) == 2:
@@ -227,14 +235,14 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         if ctx.needs_input_grad[2]:
             shape = (*ctx.bias_shape, 1) if len(b_shape) == len(ctx.bias_shape) == 1 else ctx.bias_shape
             to_bias = grad.sum_to_size(shape).reshape(ctx.bias_shape).to(ctx.dtype)
-        return to_a, to_b, to_bias, None, None
+        return to_a, to_b, to_bias, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangent by the product rule."""
         a, b = ctx.saved_tensors
         da, db, dbias = tangents[:3]
-        options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
+        options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision, "batch_invariant": ctx.batch_invariant}
         terms = [] if da is None else [matmul(da, b, **options)]
         terms += [] if db is None else [matmul(a, db, **options)]
         if dbias is not None:
@@ -243,11 +251,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         return sum(terms)
 
     @staticmethod
-    def vmap(  # noqa: PLR0917 — torch's signature
-        _info: Any, in_dims: Dims, a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None
-    ) -> tuple[Any, int]:
+    def vmap(_info: Any, in_dims: Dims, a: Any, b: Any, bias: Any, *options: Any) -> tuple[Any, int]:
         """Return the batched result, differentiable."""
-        return MatMul.batched(matmul, in_dims, a, b, bias, out_dtype=out_dtype, precision=precision)
+        return MatMul.batched(matmul, in_dims, a, b, bias, **dict(zip(_OPTIONS, options, strict=True)))
 
     @staticmethod
     def batched(
@@ -260,6 +266,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         activation: str | None = None,
         out_dtype: Any = None,
         precision: str | None = None,
+        batch_invariant: bool = False,
     ) -> tuple[Any, int]:
         """Return the result with one more batch dimension, in front. Vectors become matrices.
 
@@ -267,6 +274,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         """
         row, column = _rank(a, dims[0]) == 1, _rank(b, dims[1]) == 1
         options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        options |= {"batch_invariant": batch_invariant}
         added = None
         if bias is not None and dims[2] is not None:
             one = tuple(_of_one(x, dim) for x, dim in zip((a, b, bias), dims, strict=False))
@@ -294,10 +302,10 @@ class Inner(MatMul):
     @staticmethod
     def recorded(e: Any, f: Any) -> Any:  # type: ignore[override] # no epilogue
         """Call the differentiable operator."""
-        return Inner.apply(e, f, None, None, None)
+        return Inner.apply(e, f, None, *_NO_OPTIONS)
 
     @staticmethod
-    def forward(e: Any, f: Any, _bias: Any, _out_dtype: Any, _precision: Any) -> Any:
+    def forward(e: Any, f: Any, *_options: Any) -> Any:
         """Call the operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _INNER(e, f)
@@ -340,17 +348,20 @@ def in_pieces(precision: str | None) -> str | None:
     return precision if precision in SPLIT_METHODS else None
 
 
-def _product(x: Any, y: Any, precision: str | None) -> Any:
+def _product(x: Any, y: Any, precision: str | None, *, batch_invariant: bool = False) -> Any:
     """Return ``x @ y`` from the faster of torch and matmill; if it is differentiated again or observed, from torch.
 
-    With a precision in pieces the latter is matmill's, and so is all where torch would round to tf32.
+    With a precision in pieces the latter is matmill's, and so is all where torch would round to tf32, and what is
+    batch-invariant.
     """
     pieces = in_pieces(precision)
+    product: Operator = PRODUCTS_OF.get(type(x), matmul)
+    if batch_invariant:
+        return product(x, y, precision=precision, batch_invariant=True)
     on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
     at_once = on_gpu and direct(x, y) and not batched(x, y)
     if at_once and (pieces is None or not tf32()):
         return decider(pieces).answer(Product(x, y, None, (False, False), by_torch))
     if pieces is None:
         return torch.matmul(x, y)
-    product: Operator = PRODUCTS_OF.get(type(x), matmul)
     return product(x, y, precision=pieces)

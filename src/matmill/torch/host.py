@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -56,15 +57,20 @@ def matmul(
     activation: str | None = None,
     out_dtype: Any = None,  # noqa: ARG001 — the type of out
     precision: str | None = None,  # noqa: ARG001 — torch's sums on the CPU are at least as exact as any
+    batch_invariant: bool = False,
 ) -> None:
-    """Compute ``out = activation(a @ b + bias)``."""
+    """Compute ``out = activation(a @ b + bias)``, if it is to be batch-invariant row by row."""
     # torch 2.13 warns about the shape of out if a vector is viewed as a matrix.
     sums = sums_type(a.dtype, out.dtype)
-    if bias is activation is None and a.dtype is sums and min(a.dim(), b.dim()) > 1:
+    plain = bias is activation is None and a.dtype is sums and min(a.dim(), b.dim()) > 1
+    if plain and not batch_invariant:
         torch.matmul(a, b, out=out)
     else:
-        product = torch.matmul(a, b) if a.dtype is sums else _widened(out, a, b, sums)
-        out.copy_(finished(product, None if bias is None else along(bias, a.dim(), b.dim()), activation))
+        if batch_invariant:
+            total = _by_rows(a, b, sums)
+        else:
+            total = torch.matmul(a, b) if a.dtype is sums else _widened(out, a, b, sums)
+        out.copy_(finished(total, None if bias is None else along(bias, a.dim(), b.dim()), activation))
 
 
 def sums_type(element: Any, result: Any) -> Any:
@@ -93,6 +99,18 @@ def along(bias: Any, a_rank: int, b_rank: int) -> Any:
     if a_rank == b_rank == 1:
         return bias.reshape(())
     return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias
+
+
+def _by_rows(a: Any, b: Any, sums: Any) -> Any:
+    """Compute ``a @ b`` with the same call of torch for each row of each matrix, in the type of sums."""
+    rows, right = a if a.dim() > 1 else a.unsqueeze(0), (b if b.dim() > 1 else b.unsqueeze(-1)).to(sums)
+    batch = torch.broadcast_shapes(rows.shape[:-2], right.shape[:-2])
+    lefts, rights = (x.expand(*batch, *x.shape[-2:]) for x in (rows, right))
+    total = torch.empty(*batch, rows.shape[-2], right.shape[-1], dtype=sums)
+    for at in product(*map(range, (*batch, rows.shape[-2]))):
+        total[at] = torch.mv(rights[at[:-1]].mT, lefts[at].to(sums).contiguous())
+    total = total if b.dim() > 1 else total.squeeze(-1)
+    return total if a.dim() > 1 else total.squeeze(-1 if b.dim() == 1 else -2)
 
 
 def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:

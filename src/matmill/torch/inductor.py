@@ -159,8 +159,10 @@ class Compiling:
             decision = self.decider.decide(product, wait=True)
         if not _pays(decision):
             return theirs
-        choice = kernels()[name].bind(nodes, layout, **({} if precision is None else {"precision": precision}))
-        return [*theirs, choice] if _autotuned() and decision.ratio < _FAR_AHEAD else [choice]
+        summed = {"precision": precision, "batch_invariant": self.decider.options.batch_invariant or None}
+        choice = kernels()[name].bind(nodes, layout, **{name: x for name, x in summed.items() if x is not None})
+        timed = _autotuned() and not self.decider.options.batch_invariant
+        return [*theirs, choice] if timed and decision.ratio < _FAR_AHEAD else [choice]
 
     def _beats_padding(self, match: Any, operator: Any) -> bool:
         """Tell whether matmill's product is faster than torch's of operands that are padded."""
@@ -187,7 +189,7 @@ class Compiling:
 
     def _beats_two_kernels(
         self, node: Any, operands: tuple[Any, Any, Any], activation: str | None
-    ) -> dict[str, str] | None:
+    ) -> dict[str, Any] | None:
         """Return the keywords of matmill's operator where it is faster than torch's kernels, else None.
 
         Under ``max_autotune`` torch's is the product alone: a kernel of Triton might have the activation for nothing.
@@ -210,7 +212,8 @@ class Compiling:
         decision = self.decider.decide(product, wait=True)
         if not _pays(decision):
             return None
-        options = {"activation": activation, "precision": self.decider.precision(product.a)}
+        options: dict[str, Any] = {"activation": activation, "precision": self.decider.precision(product.a)}
+        options["batch_invariant"] = self.decider.options.batch_invariant or None
         return {name: x for name, x in options.items() if x is not None}
 
     def _decides(self, node: Any, device: Any) -> bool:

@@ -41,7 +41,7 @@ class Operator:
 
 
 _SCALARS = "Scalar alpha=1, Scalar beta=1"
-_OPTIONS = "str? activation=None, ScalarType? out_dtype=None, str? precision=None"
+_OPTIONS = "str? activation=None, ScalarType? out_dtype=None, str? precision=None, bool batch_invariant=False"
 OPERATORS: dict[str, Operator] = {
     "transpose_add": Operator(TRANSPOSE_ADD, ELEMENTWISE, ("x", "y"), _SCALARS),
     "transpose": Operator(TRANSPOSE, ELEMENTWISE, ("x",)),

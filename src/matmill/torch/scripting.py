@@ -14,7 +14,8 @@ from matmill.torch.schemas import LIBRARY, NAMES
 
 #: Functions that are operators only in TorchScript: compositions of the others.
 _COMPOSED = {
-    "linear": "Tensor input, Tensor weight, Tensor? bias=None, str? activation=None, str? precision=None",
+    "linear": "Tensor input, Tensor weight, Tensor? bias=None, str? activation=None, str? precision=None, *, "
+    "bool batch_invariant=False",
     "gram": "Tensor x, *, ScalarType? out_dtype=None",
 }
 

@@ -29,7 +29,7 @@ from matmill.errors import unknown_name
 from matmill.problem import SPLIT_METHODS
 from matmill.torch.autocast import cast
 from matmill.torch.compiling import Compiler
-from matmill.torch.decide import Decider, Decision, Device, Options
+from matmill.torch.decide import Decider, Decision, Device, Options, Product
 from matmill.torch.gpu import CudaGPU
 from matmill.torch.sites import LEAST_SECONDS, Function, Operands, Site, meet, remember
 from matmill.torch.states import PLAIN, observed
@@ -169,7 +169,7 @@ class Session:
             a, b, addend = cast(*operands)
         site = site or self.meet(function, key, (a, b, addend))
         if site is None:
-            return function.by_torch(*operands)
+            return self.decider.otherwise(Product(a, b, addend, (False, function.transposed), function.by_torch))
         if site.left or not site.fits(a, b, addend):
             site.calls += 1
             return function.by_torch(*operands)
@@ -421,6 +421,7 @@ def enable(
     workspace_limit: int | None = None,
     exclude: Iterable[str] = (),
     float32: str | None = None,
+    batch_invariant: bool = False,
 ) -> Enabled:
     """Let matmill answer torch's matrix products on GPUs where its kernel is faster; everything else stays torch's.
 
@@ -446,6 +447,11 @@ def enable(
     torch may round to tf32 (``torch.backends.cuda.matmul``) the option changes nothing, nor under autocast. Raises
     :class:`~matmill.errors.UnknownNameError` for another name.
 
+    With ``batch_invariant=True`` matmill answers every product above whose operands are matrices, or batches of as many
+    matrices, of its element types, whatever the times, with the sums of ``batch_invariant=True`` in
+    :func:`matmill.matmul`. The first product of a layout waits for its kernel. What else torch computes (vectors, other
+    types, attention) is not batch-invariant by that.
+
     >>> import torch
     >>> layer = torch.nn.Linear(3, 2)
     >>> with enable():
@@ -454,8 +460,9 @@ def enable(
     """
     if float32 is not None and float32 not in tuple(SPLIT_METHODS):
         raise unknown_name("float32", str(float32), SPLIT_METHODS)
-    options = Options(benchmark, candidates, workspace_limit, tuple(exclude), _REPLACEMENTS.table, float32)
-    measured = benchmark and options.table is None and not torch.are_deterministic_algorithms_enabled()
+    table = _REPLACEMENTS.table
+    options = Options(benchmark, candidates, workspace_limit, tuple(exclude), table, float32, batch_invariant)
+    measured = benchmark and table is None and not batch_invariant and not torch.are_deterministic_algorithms_enabled()
     session = Session(Decider(_DEVICE, options), trial=StepTrial(_DEVICE) if measured else None)
     _REPLACEMENTS.enter(session)
     _LOG.info("matmill answers torch's matrix products where it is faster, until matmill.torch.disable()")

@@ -103,10 +103,11 @@ class Site:
         """Return the product."""
         function, (decision, _to_left, _to_right) = self.function, self.decisions
         packed = self.packed and a.is_contiguous() and b.is_contiguous() and (addend is None or addend.is_contiguous())
+        product = Product(a, b, addend, (False, function.transposed), function.by_torch)
         if decision is None or not packed:
-            return self.decider.answer(Product(a, b, addend, (False, function.transposed), function.by_torch))
+            return self.decider.answer(product)
         result = self.decider.launch(decision, a, b, addend)
-        return function.by_torch(a, b, addend) if result is None else result
+        return self.decider.otherwise(product) if result is None else result
 
     def to_left(self, grad: Any, b: Any) -> Any:
         """Return the gradient of a."""
@@ -125,7 +126,7 @@ class Site:
         if decision is None or not (self.packed and x.is_contiguous() and y.is_contiguous()):
             return self.decider.answer(product())
         result = self.decider.launch(decision, x, y, None)
-        return product().compute() if result is None else result
+        return self.decider.otherwise(product()) if result is None else result
 
 
 def _recorded(a: Any, b: Any, addend: Any) -> bool:

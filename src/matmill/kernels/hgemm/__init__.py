@@ -29,7 +29,13 @@ from matmill.kernels.hgemm.tiles import shapes as tile_shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.tensor_cores import splits_float32
 from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
-from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_precision, why_not_split
+from matmill.kernels.splitk import (
+    SPLITK_REDUCE,
+    batch_invariant_slices,
+    splits,
+    why_not_precision,
+    why_not_split,
+)
 from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
@@ -83,8 +89,17 @@ def general(problem: Gemm, arch: Arch) -> Config | None:
 
 
 def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:
+    if problem.slice_k:
+        return [batch_invariant_slices(problem)]
     most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
     return splits(tile_count(problem, config) * problem.batch, most, config["BLOCKS_PER_SM"], arch)
+
+
+def _sums_in_slices(problem: Gemm, config: Config) -> bool:
+    """Tell whether the blocks' slices are those of batch-invariant sums, which float32 has by FMA."""
+    slices, step = config["SPLIT_K"], config["BK"]
+    whole = slices == 1 or ceil_div(ceil_div(problem.k, step), slices) * step == problem.slice_k
+    return slices == batch_invariant_slices(problem) and whole and problem.dtype is not F32
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -141,6 +156,7 @@ HGEMM: Kernel[Gemm] = Kernel(
     parameters=_PARAMETERS,
     instruction="mma.sync",
     work_tiles=work_tiles,
+    sums_in_slices=_sums_in_slices,
 )
 
 PRODUCTION: Production[Gemm] = Production.of(HGEMM, _among, explain, TILE, general, least=least)

@@ -339,6 +339,7 @@ SHORT_K: Kernel[Gemm] = Kernel(
     pdl=True,
     parameters=_PARAMETERS,
     work_tiles=lambda problem, config: (sizes(problem, config).work_tiles, 1),
+    sums_in_slices=lambda problem, _config: problem.slice_k >= problem.k,
 )
 
 PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain, TILE, _among, least=least)

@@ -63,6 +63,15 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
     return sorted({1, *(max(1, min(slices, most)) for slices in filling)})
 
 
+def batch_invariant_slices(problem: Gemm) -> int:
+    """Return the slices of k of batch-invariant sums.
+
+    >>> batch_invariant_slices(Gemm(2, 3, 4096, slice_k=1024)), batch_invariant_slices(Gemm(2, 3, 0, slice_k=32))
+    (4, 1)
+    """
+    return max(1, ceil_div(problem.k, problem.slice_k))
+
+
 def needs_epilogue(problem: Gemm) -> bool:
     """Tell whether D needs more than scaling the sums, adding C, and rounding to the type of A and B."""
     return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype

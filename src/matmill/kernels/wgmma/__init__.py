@@ -31,6 +31,7 @@ from matmill.kernels.wgmma.tiles import (
     configured,
     runs,
     shared_work_tiles,
+    sums_in_slices,
     threads,
     why_not,
     work_tiles,
@@ -187,6 +188,7 @@ WGMMA: Kernel[Gemm] = Kernel(
     parameters=_PARAMETERS,
     instruction="wgmma",
     work_tiles=shared_work_tiles,
+    sums_in_slices=sums_in_slices,
 )
 
 PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain, TILE, among, least=least)

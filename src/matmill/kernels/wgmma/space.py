@@ -21,6 +21,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.pieces import METHODS, again_constants, in_pieces
 from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.shared.model import either
+from matmill.kernels.splitk import batch_invariant_slices
 from matmill.kernels.wgmma.tiles import (
     SHAPES,
     Facts,
@@ -70,7 +71,11 @@ def among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     methods = [1 + METHODS.index(by) for by in problem.split_methods]
     if (problem.dtype not in (F16, BF16) and problem.precision != "tf32" and not methods) or for_inner:
         return Columns(())
-    if why_not_wgmma(problem, arch) is not None or problem.k < (SHORTEST_K if methods else 1):
+    if (
+        why_not_wgmma(problem, arch) is not None
+        or problem.k < (SHORTEST_K if methods else 1)
+        or (problem.slice_k and methods)
+    ):
         return Columns((configured(SHAPES[0], problem, arch, pieces=methods[0] if methods else 0),))
     ways = tuple(_way(problem, swap, pieces) for swap, pieces in product((False, True), methods or (0,)))
     tiled, which = _tiled(ways, arch.sms, tiles)
@@ -80,11 +85,16 @@ def among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     split, swapped = split > 0, swapped > 0
     m, n = either(swapped, problem.n, problem.m), either(swapped, problem.m, problem.n)
     worth = suits(bm, bn, m, n)
-    if problem.precision != "default" and tiles is None:  # no other kernel has it: tiles that are larger than D will do
+    alone = problem.precision != "default" or problem.slice_k > 0
+    if alone and tiles is None:  # no other kernel has it: tiles that are larger than D will do
         worth |= np.bincount(which, worth, len(ways))[which] == 0
     most = ceil_div(problem.k, tiled["BK"]) // _LEAST_STEPS
     blocks = ceil_div(m, rows) * ceil_div(n, columns) * (problem.batch * blocks)
     slices = np.where(split, np.minimum(arch.sms // blocks, most), 1)
+    if problem.slice_k:
+        own = batch_invariant_slices(problem)
+        slices = np.where(split, own, 1)
+        worth &= (cluster_k == 1) | (cluster_k == own)
     worth &= (slices > 1) | ~split
     worth &= ((cluster_k <= most) & (blocks <= at_once)) | (cluster_k == 1)
     (chosen,) = worth.nonzero()

@@ -28,6 +28,7 @@ from matmill.kernels.pieces import METHODS, again_constants, in_pieces, method, 
 from matmill.kernels.repack.copies import LONG_RUN
 from matmill.kernels.shared.exchange import as_launched, exchanged
 from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents
+from matmill.kernels.splitk import batch_invariant_slices
 from matmill.launch import HOPPER
 from matmill.memo import of_each_problem
 from matmill.precision import SHORTEST_K
@@ -308,13 +309,16 @@ class Facts(NamedTuple):
     Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
     can be stored by TMA, every eighth at a time, or leave as float32 off 16 bytes or in pairs; the latter two also of
     partial sums. ``d_run`` are the columns of a 16-bit D that TMA cannot store and whose rows follow each other without
-    a gap, or 0.
+    a gap, or 0. Of sums: the k-steps of those that are promoted, or of a slice of batch-invariant ones, 0 for none, and
+    whether all terms of a slice are added in order.
     """
 
     itemsize: int
     float32: bool
     has_c: bool
-    promoted: bool
+    promoted: int
+    slice_steps: int
+    in_order: bool
     epilogue: Epilogue
     a_along_k: bool
     a_paired: bool
@@ -339,7 +343,9 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
         itemsize,
         launched.d_dtype is F32,
         launched.has_c,
-        launched.precision == "high",
+        _PROMOTED_STEPS * (launched.precision == "high"),
+        launched.slice_k * itemsize // SPAN if 0 < launched.slice_k < launched.k else 0,
+        launched.slice_k > 0,
         launched.epilogue,
         a.along_k,
         a.along_k and a.align >= 4,
@@ -376,6 +382,9 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
     epilogue = NO_EPILOGUE if partial_sums else facts.epilogue
+    promoted = _PROMOTED_STEPS if pieces else facts.promoted
+    if facts.slice_steps and not partial_sums and shape.cluster_k == 1:  # no other block has a slice
+        promoted = facts.slice_steps
     columns = shape.bn if facts.b_along_k else boxed(shape.bn)
     stage = _stage_bytes(shape.bm, columns, facts.a_along_k, in_registers=in_registers)
     values = dict(
@@ -394,7 +403,7 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         # Two elements of k are one load where rows start on 4 bytes.
         A_PAIRED=int(in_registers and facts.a_paired),
         INTERLEAVED=int(in_registers and facts.a_along_k and (float32 or facts.eighth_rows)),
-        CHAINS=1 if in_registers or pieces or facts.promoted else shape.chains,
+        CHAINS=1 if in_registers or pieces or facts.promoted or facts.in_order else shape.chains,
         STAGED=staged,
         D_TRANSPOSED=int(not float32 and not facts.d_along_k),
         D_TMA=int(not float32 and facts.d_by_tma),
@@ -403,7 +412,7 @@ def constants(shape: Shape, facts: Facts, partial_sums: bool, in_registers: bool
         FLOAT32_D=int(float32),
         PARTIAL_SUMS=int(partial_sums),
         HAS_C=int(facts.has_c and not partial_sums),
-        PROMOTED=_PROMOTED_STEPS if facts.promoted or pieces else 0,
+        PROMOTED=promoted,
         PIECES=pieces,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
@@ -515,6 +524,16 @@ def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
     return None
 
 
+def sums_in_slices(problem: Gemm, config: Config) -> bool:
+    """Tell whether blocks, or a block one after the other, have the slices of batch-invariant sums."""
+    slices, own = batch_invariant_slices(problem), config["SPLIT_K"] * config["CLUSTER_K"]
+    if config["PIECES"] or config["CHAINS"] > 1:  # the pieces that suffice depend on all rows
+        return False
+    if slices == 1 or own == 1:
+        return own == 1 and (slices == 1 or config["PROMOTED"] * config["BK"] == problem.slice_k)
+    return own == slices and ceil_div(problem.k, config["BK"]) * config["BK"] == slices * problem.slice_k
+
+
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Say why the kernel cannot compute ``problem`` with ``config`` on ``arch``, or None."""
     reason = why_not_wgmma(problem, arch) or why_not_extents(problem)
@@ -620,6 +639,8 @@ def _why_not_tile(config: Config) -> str | None:
         return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
     if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _epilogue_spills(config)):
         return f"{sums} accumulators per thread leave no registers for {what}"
+    if config["PROMOTED"] and config["A_IN_REGISTERS"]:
+        return "promoted sums need the registers of A's fragments"
     if config["CLUSTER_K"] > 1 and (config["PINGPONG"] or config["CLUSTER_M"] * config["CLUSTER_N"] > 1):
         return "a cluster shares operands or has the slices of one tile, which one group of consumers computes"
     least = 2 * config["PROMOTED"] if config["PIECES"] else 2

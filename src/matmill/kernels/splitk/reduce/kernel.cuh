@@ -24,13 +24,17 @@ extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(PARAMET
 
   const Acc sum = Sum::sum(workspace + batch * slices * outputs, slices, outputs, from);
   if (Sum::writes(outputs)) {
-    Acc d = alpha * sum;
+    // Rounded as matmill::GemmResult does, so that it does not matter which of the two has the epilogue.
+    Acc added = 0;
+    if constexpr (Config::BIAS != matmill::NO_BIAS) {
+      added = Number::up(bias[(Config::BIAS == matmill::ROW_BIAS ? column : row) * bias_stride]);
+    }
+    Acc d = Config::BIAS == matmill::NO_BIAS ? alpha * sum : matmill::blend(alpha, sum, Acc(1), added);
     // C is not read where beta is 0: it may then hold NaN or not exist.
     if (beta != 0) {
-      d += beta * ResultNumber::up(static_cast<const Result*>(C)[batch * c_batch + row * c_row + column * c_column]);
-    }
-    if constexpr (Config::BIAS != matmill::NO_BIAS) {
-      d += Number::up(bias[(Config::BIAS == matmill::ROW_BIAS ? column : row) * bias_stride]);
+      const Index at = batch * c_batch + row * c_row + column * c_column;
+      d = matmill::blend(alpha, sum, beta, ResultNumber::up(static_cast<const Result*>(C)[at]));
+      if constexpr (Config::BIAS != matmill::NO_BIAS) d += added;
     }
     d = matmill::activated<Config::ACTIVATION>(d);
     static_cast<Result*>(D)[batch * d_batch + row * d_row + column * d_column] = ResultNumber::down(d);
