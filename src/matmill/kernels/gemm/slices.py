@@ -65,19 +65,9 @@ def _among(problem: Gemm, _arch: Arch, tiles: Tiles | None) -> Columns:
             config.replace(**_epilogue(problem, count)).launched(SPLIT_K=count)
             for shape in _TILES[problem.dtype.accumulator.itemsize]
             for config in (shape.replace(**copies(problem), SHARED_BYTES=shared_bytes(shape, problem.dtype)),)
-            if _covers(config)
             for count in sorted({1, slices})
         ]
     ).having(TILE, tiles)
-
-
-def _covers(config: Config) -> bool:
-    """Tell whether all threads together copy whole rows of both operands' tiles."""
-    across = (
-        config["BK"] if config[f"{name}_ALONG_K"] else config[side] // config[f"{name}_VEC"]
-        for name, side in (("A", "BM"), ("B", "BN"))
-    )
-    return all(threads(config) % count == 0 for count in across)
 
 
 def _epilogue(problem: Gemm, slices: int) -> dict[str, int]:
