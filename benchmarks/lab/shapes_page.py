@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, in_words, ratio_of
-from lab.markdown import filled, table
+from lab.markdown import filled, markdown, table
 from lab.page_parts import Record, environment_of
 from lab.pictures import shown
 from matmill.arch import get
@@ -96,13 +96,59 @@ the rows of D have less than 16 elements ([a test](../tests/emulated/test_short_
 """
 
 
+_LEFT = """\
+## What is left
+
+On another H200, 2026-11-27, {count} products that programs make (vocabularies, attention, LoRA, recommenders, graphs,
+retrieval, PCA, k-means) and {squares} squares of 16 bits of any multiple of eight, as users call them
+([record](../benchmarks/results/products_h200.json), `python benchmarks/beside_torch.py --groups programs,steps`).
+*The better of both* is torch.matmul or `torch.compile(mode="max-autotune")`, whichever is faster.
+"""
+
+_REASONS = """\
+- **Squares of 600 to 2100 by 16 bits**: cuBLAS takes 1 to 2 us less, by tiles of 64 to 128 columns in clusters of eight
+  that share both operands. A cluster of ours begins to multiply 800 cycles later than one block alone would
+  ([remarks](../benchmarks/results/wgmma_remarks.md)), so that it wins for few sizes.
+- **Weight gradients**, A transposed: tiles whose sides are no multiple of 64 straddle cache lines, and the model
+  expects 3 to 8% too much of slices in clusters where k is very long.
+- **Windows of attention**, 4096 of 49x49x32: Triton takes 19 us, the best of ours that was timed 26.
+- **float32 with both operands contiguous along k**: 4 to 6% slower, as both are copied element by element.
+- **float64**: 3056x3056x3056 takes 10% longer than by cuBLAS, whichever of six tiles computes it.
+- **Products of 5 us**: two runs of one kernel differ by up to a tenth.
+"""
+
+
+def recorded_products(folder: Path) -> list[dict[str, Any]]:
+    """Return what ``beside_torch.py`` recorded of products that programs make, and of squares."""
+    result: list[dict[str, Any]] = json.loads((folder / "products_h200.json").read_text(encoding="utf-8"))["products"]
+    return result
+
+
+def _left(products: Sequence[Record]) -> Iterator[str]:
+    """Yield the part on what others compute faster."""
+    groups = {name: [one for one in products if one["group"] == name] for name in ("programs", "steps")}
+    yield filled(_LEFT.format(count=len(groups["programs"]), squares=len(groups["steps"])))
+    tuned = [one for one in products if "compiled" in one]
+    compared = [
+        ("programs, torch.matmul", [one["theirs"] / one["ours"] for one in groups["programs"]]),
+        ("programs, the better of both", [min(one["theirs"], one["compiled"]) / one["ours"] for one in tuned]),
+        ("squares, torch.matmul", [one["theirs"] / one["ours"] for one in groups["steps"]]),
+    ]
+    rows = [
+        (name, str(len(ratios)), f"{mean(ratios):.2f}", f"{min(ratios):.2f}", f"{sum(one < SLOWER for one in ratios)}")
+        for name, ratios in compared
+    ]
+    yield markdown(("beside", "products", "their time / ours", "least", "slower"), rows)
+    yield _REASONS
+
+
 def recorded_shapes(folder: Path) -> dict[str, Any]:
     """Return what ``shapes.py`` recorded."""
     result: dict[str, Any] = json.loads((folder / "shapes_h200.json").read_text(encoding="utf-8"))
     return result
 
 
-def shapes_page(measured: Record) -> str:
+def shapes_page(measured: Record, products: Sequence[Record]) -> str:
     """Return the page."""
     records = measured["records"]
     opening = _HEAD.format(
@@ -111,7 +157,7 @@ def shapes_page(measured: Record) -> str:
         choice=mean([one["seconds"][one["chosen"]] / _fastest(one) for one in records]),
         environment=environment_of({**measured, "arch": H200.name}),
     )
-    parts = [filled(opening), *shown("shapes"), _summary(records), *_slower(records), _TEXT]
+    parts = [filled(opening), *shown("shapes"), _summary(records), *_slower(records), *_left(products), _TEXT]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -78,6 +78,9 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
   into rows that do, which costs its bytes twice. Each thread reads the two aligned vectors that hold what it writes,
   and shifts them. D of any pitch leaves by ordinary stores: aligned vectors, shifted likewise, and single elements at
   both ends of a row.
+- **One run.** Where a tile has all columns of a D whose rows follow each other, as those of attention do, 64 rows are
+  one run of memory. Their elements stand in shared memory as they do at D, and one bulk copy takes them. On an H200 768
+  products of 197 x 197 x 64 take 36 us so, and took 55 row by row; torch takes 156.
 - **A through registers.** A copy of 8192 x 50257 elements is 824 MB. An A of 16 bits whose rows start anywhere needs
   none: the producer's threads copy the aligned vectors that hold it by `cp.async`, and consumers shift elements on
   their way to `wgmma`, which takes A from registers. K-major rows of one shift, which are eight apart, are neighbours

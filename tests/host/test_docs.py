@@ -18,7 +18,7 @@ from lab.gemm.wgmma_tiles import packed
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, Picture
 from lab.programs_page import recorded_programs, with_programs
-from lab.shapes_page import recorded_shapes, shapes_page
+from lab.shapes_page import recorded_products, recorded_shapes, shapes_page
 from lab.tails_page import MARKS, library_tails, recorded_tails
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
@@ -173,7 +173,7 @@ def test_pictures_are_drawn_from_today_s_records(picture: Picture) -> None:
 
 def test_the_page_of_products_of_every_shape_is_up_to_date() -> None:
     committed = (ROOT / "docs" / "shapes.md").read_text(encoding="utf-8")
-    assert committed == shapes_page(recorded_shapes(RESULTS)), "run `make docs`"
+    assert committed == shapes_page(recorded_shapes(RESULTS), recorded_products(RESULTS)), "run `make docs`"
 
 
 def test_the_page_of_programs_is_up_to_date() -> None:

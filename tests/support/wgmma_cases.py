@@ -142,7 +142,7 @@ EPILOGUES = (
     Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
     Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
 )
-#: 16-bit D whose rows follow each other, and leave as one run: odd and even rows, at every offset of a batch, short ones.
+#: 16-bit D whose rows follow each other, and leave as one run: odd and even, short ones, at any offset of a batch.
 ONE_RUN = (
     *(
         Case(f"one run of {columns} columns, {start} elements behind 16 bytes", SMALL, (70, columns, 72), sms=1,
