@@ -202,6 +202,10 @@ const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*) { return cudaErrorNotSupported; }
 cudaError_t cudaFree(void*) { return cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  std::memset(attributes, 0, sizeof *attributes);
+  return cudaSuccess;
+}
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
