@@ -31,6 +31,8 @@ _ELEMENTS = (
     "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "bfloat16", "float32_ftz",
     "tfloat32", "tfloat32_ftz",
 )  # fmt: skip
+#: nvcc's options for host code of a library that brings its own CUDA runtime.
+HOST_CODE = ("-Xcompiler", "-fPIC", "-cudart", "none")
 _TO_DEVICE, _TO_HOST, _ON_DEVICE, _FILL = 1, 2, 3, -1
 
 
@@ -51,7 +53,8 @@ class _Map(ctypes.Structure):
     )  # fmt: skip
 
 
-_CALLBACKS = (
+# The runtime's callbacks, in the order of its table.
+_CALLBACKS: tuple[Callable[[Any], Any], ...] = (
     ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_size_t),
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Map), ctypes.c_void_p),
@@ -59,33 +62,35 @@ _CALLBACKS = (
 )
 
 
-def compile_program(source: Path, folder: Path, include: Sequence[Path], options: Sequence[str], nvcc: str) -> Path:
-    """Compile a driver with its host code to a library in ``folder``, beside which nvcc leaves the kernels' PTX."""
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "program.so"
-    shared = ("-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--keep", "--keep-dir", str(folder))
-    _compile(nvcc, source, library, include, (*shared, *options))
-    return library
+@dataclass(frozen=True)
+class Nvcc:
+    """nvcc for compute capability 9.0a, and options for all that it compiles."""
+
+    command: str = "nvcc"
+    options: tuple[str, ...] = ()
+
+    def program(self, source: Path, folder: Path, options: Sequence[str]) -> tuple[Path, str]:
+        """Compile a driver with its host code in ``folder``; return the library and its kernels' PTX."""
+        library = folder / "program.so"
+        self._run("-shared", *HOST_CODE, "--keep", "--keep-dir", str(folder), *options, "-o", str(library), str(source))
+        return library, (folder / f"{source.stem}.ptx").read_text(encoding="utf-8")
+
+    def kernels(self, source: Path, ptx: Path, options: Sequence[str]) -> str:
+        """Compile the kernels of a driver alone to a file, and return their PTX."""
+        self._run("-ptx", *options, "-o", str(ptx), str(source))
+        return ptx.read_text(encoding="utf-8")
+
+    def _run(self, *options: str) -> None:
+        target = ("-gencode", "arch=compute_90a,code=compute_90a", "-lineinfo", "-w")
+        subprocess.run([self.command, *target, *self.options, *options], check=True)
 
 
-def compile_kernels(source: Path, ptx: Path, include: Sequence[Path], options: Sequence[str], nvcc: str) -> Path:
-    """Compile the kernels of a driver alone, to the file ``ptx``."""
-    ptx.parent.mkdir(parents=True, exist_ok=True)
-    _compile(nvcc, source, ptx, include, ("-ptx", *options))
-    return ptx
-
-
-def _compile(nvcc: str, source: Path, out: Path, include: Sequence[Path], options: Sequence[str]) -> None:
-    target = ("-gencode", "arch=compute_90a,code=compute_90a", "-lineinfo", "-w")
-    folders = [text for path in include for text in ("-I", str(path))]
-    subprocess.run([nvcc, *target, *options, *folders, "-o", str(out), str(source)], check=True)
-
-
-def load_runtime(folder: Path, nvcc: str) -> ctypes.CDLL:
-    """Compile the runtime and load it, so that programs loaded later call it."""
+def load_runtime(folder: Path, compiler: Sequence[str]) -> ctypes.CDLL:
+    """Compile the runtime by a command such as ``("nvcc", …)`` and load it, so that programs loaded later call it."""
     library = folder / "cuda_runtime.so"
-    shared = ("-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart", "none")
-    subprocess.run([nvcc, *shared, "-o", str(library), str(FOLDER / "cuda_runtime.cpp")], check=True)
+    subprocess.run(
+        [*compiler, "-std=c++17", "-shared", "-o", str(library), str(FOLDER / "cuda_runtime.cpp")], check=True
+    )
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -109,7 +114,7 @@ class HostProgram:
         Raises what the emulator, or the encoder of tensor maps, raised.
         """
         methods = (self._allocate, self._copy, self._encode, self._launch)
-        table = [make(method) for make, method in zip(_CALLBACKS, methods, strict=True)]
+        table: list[Any] = [make(method) for make, method in zip(_CALLBACKS, methods, strict=True)]
         self.runtime.matmill_set_callbacks((ctypes.c_void_p * 4)(*(ctypes.cast(f, ctypes.c_void_p) for f in table)))
         bound = [self.memory.bind(name, array, access="rw").address for name, array in arrays.items()]
         status = getattr(self.library, ENTRY)(
@@ -189,7 +194,6 @@ class HostProgram:
         return 0
 
 
-def load_program(runtime: ctypes.CDLL, library: Path, ptx: Path, order: Order) -> HostProgram:
-    """Load a compiled program with the kernels of a PTX file."""
-    module = parse(ptx.read_text(encoding="utf-8"))
-    return HostProgram(runtime, ctypes.CDLL(str(library)), module, order)
+def load_program(runtime: ctypes.CDLL, library: Path, ptx: str, order: Order) -> HostProgram:
+    """Load a compiled program with the kernels of a PTX text."""
+    return HostProgram(runtime, ctypes.CDLL(str(library)), parse(ptx), order)
