@@ -119,13 +119,30 @@ class Runs:
             row["mistakes"][name] = [self.run(library, ptx, problem, order) for order in _ORDERS]
         return row
 
+    def main(self) -> dict[str, Any]:
+        """Run the collection's own program, with the kernels by which it fills and checks its arrays."""
+        source, *arguments = self.case.program
+        build = self.build / "main"
+        build.mkdir()
+        library, ptx = self.nvcc.program(self.folder / source, build, self.case.compiled_with(self.folder))
+        program = load_program(self.runtime, library, ptx, Order())
+        begin = time.perf_counter()
+        status = program.main(*arguments)
+        return {
+            "arguments": arguments, "exit code": status, "launches": len(program.launches),
+            "errors": _kinds([each for report in program.reports for each in report.hazards], ("error",)),
+            "seconds": round(time.perf_counter() - begin, 1),
+        }  # fmt: skip
+
 
 def _failures(row: Mapping[str, Any]) -> list[str]:
     clean = row.get("repaired", row["as it is"])
+    program = row.get("its own program", {})
     return [
         *(f"wrong: {each['problem']}, {each['order']}" for each in row["as it is"] if not each["right"]),
         *(f"reported: {each['problem']}, {each['order']}" for each in clean if each["errors"] or each["warnings"]),
         *(f"not found: {name}" for name, runs in row["mistakes"].items() if not all(each["errors"] for each in runs)),
+        *(f"its own program: {program[key]}" for key in ("exit code", "errors") if program.get(key)),
     ]
 
 
@@ -135,6 +152,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where the collections are")
     parser.add_argument("--out", type=Path, help="the record's file; what it has of other cases stays")
     parser.add_argument("--only", default="", help="cases whose driver's name has this text")
+    parser.add_argument("--main", action="store_true", help="run example 48's own program too: minutes")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("-I", dest="include", type=Path, action="append", default=[], help="headers beside nvcc's own")
     options = parser.parse_args()
@@ -148,7 +166,10 @@ def main() -> int:
                 continue
             build = Path(scratch) / case.driver
             build.mkdir()
-            row = Runs(case, options.folder.resolve(), build, runtime, nvcc).record()
+            runs = Runs(case, options.folder.resolve(), build, runtime, nvcc)
+            row = runs.record()
+            if options.main and case.program:
+                row["its own program"] = runs.main()
             failures = _failures(row)
             failed = failed or bool(failures)
             print(f"{name}: {'; '.join(failures) or 'right, and every mistake found'}", flush=True)

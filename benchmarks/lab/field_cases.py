@@ -39,6 +39,7 @@ class Case:
 
     ``sizes`` are the driver's sizes of each problem, by name. ``repair`` adds what the report of the kernel asks for.
     ``mistakes`` are planted on top of that, each found on the problem that it names, by default the first.
+    ``program`` is the collection's own program, and arguments for it.
     """
 
     driver: str
@@ -49,6 +50,7 @@ class Case:
     mistakes: Mapping[str, Change]
     repair: tuple[Change, ...] = ()
     at: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
 
     def compiled_with(self, folder: Path) -> list[str]:
         """Return nvcc's options, for the collections in ``folder``."""
@@ -183,6 +185,10 @@ CASES = {
             "a stage is released one step early": _EARLY,
             "no fence after mbarrier.init": Change(_PIPELINE, "cutlass::arch::fence_barrier_init();"),
         },
+        program=(
+            "cutlass/examples/48_hopper_warp_specialized_gemm/48_hopper_warp_specialized_gemm.cu",
+            "--m=256", "--n=128", "--k=96", "--iterations=0",
+        ),
     ),
     "CUTLASS's example 49": Case(
         "cutlass_49",

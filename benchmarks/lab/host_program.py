@@ -113,17 +113,36 @@ class HostProgram:
 
         Raises what the emulator, or the encoder of tensor maps, raised.
         """
-        methods = (self._allocate, self._copy, self._encode, self._launch)
-        table: list[Any] = [make(method) for make, method in zip(_CALLBACKS, methods, strict=True)]
-        self.runtime.matmill_set_callbacks((ctypes.c_void_p * 4)(*(ctypes.cast(f, ctypes.c_void_p) for f in table)))
+        callbacks = self._connect()
         bound = [self.memory.bind(name, array, access="rw").address for name, array in arrays.items()]
         status = getattr(self.library, ENTRY)(
             (ctypes.c_uint64 * len(bound))(*bound), (ctypes.c_int * len(sizes))(*sizes)
         )
+        del callbacks
         if self.error is not None:
             raise self.error
         if status or not self.launches:
             raise RuntimeError(f"the driver returned {status} after {len(self.launches)} launches")
+
+    def main(self, *arguments: str) -> int:
+        """Call the program's own ``main``; return its exit code.
+
+        Raises what the emulator, or the encoder of tensor maps, raised.
+        """
+        callbacks = self._connect()
+        words = [word.encode() for word in ("program", *arguments)]
+        status: int = self.library.main(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))
+        del callbacks
+        if self.error is not None:
+            raise self.error
+        return status
+
+    def _connect(self) -> list[Any]:
+        """Connect the runtime to this program for as long as the result lives."""
+        methods = (self._allocate, self._copy, self._encode, self._launch)
+        table: list[Any] = [make(method) for make, method in zip(_CALLBACKS, methods, strict=True)]
+        self.runtime.matmill_set_callbacks((ctypes.c_void_p * 4)(*(ctypes.cast(f, ctypes.c_void_p) for f in table)))
+        return table
 
     def _allocate(self, nbytes: int) -> int:
         return self.memory.bind(f"cudaMalloc {nbytes}", np.zeros(max(nbytes, 1), np.uint8), access="rw").address

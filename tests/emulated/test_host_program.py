@@ -33,6 +33,8 @@ static const bool registered = [] {
   return true;
 }();
 
+int main(int count, char** words) { return words[count] ? -1 : count; }
+
 extern "C" int launch(void** arrays, const int* sizes) {
   int rows = sizes[0], shift = 100;
   void *copy, *host_function;
@@ -130,6 +132,10 @@ def test_a_mistake_in_the_kernel_is_in_its_report(program: tuple[CDLL, Path]) ->
     run = load_program(*program, compile_ptx(hasty), Order())
     run({"a": np.zeros((8, 16), np.int32), "out": np.zeros((8, 16), np.int32), "ranks": np.zeros(4, np.int32)}, [8])
     assert "race" in {hazard.kind for hazard in run.reports[0].hazards}
+
+
+def test_a_program_of_its_own(program: tuple[CDLL, Path]) -> None:
+    assert load_program(*program, compile_ptx(KERNELS), Order()).main("--m=1", "--n=2") == 3
 
 
 def test_what_the_driver_would_refuse_is_raised(program: tuple[CDLL, Path]) -> None:
