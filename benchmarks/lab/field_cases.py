@@ -259,9 +259,9 @@ CASES = {
             "one block": (1, 128, 256, 1, 1, 0),
         },
         {
-            "K is released one step early": Change(_FORWARD, "warpgroup_wait<1>();", "warpgroup_wait<2>();"),
+            "no wait for the products of Q and K": Change(_FORWARD, "warpgroup_wait<1>();", "warpgroup_wait<2>();"),
             "no fence before the TMA store of O": Change("flash-attention/hopper/epilogue_fwd.hpp", _SEEN_BY_TMA),
         },
-        at={"K is released one step early": "two heads"},
+        at={"no wait for the products of Q and K": "two heads"},
     ),
 }  # fmt: skip
