@@ -350,6 +350,30 @@ def test_blocks_may_add_to_one_box_but_not_store_there(*, late: bool) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("tensor", [True, False], ids=["box", "bytes"])
+def test_lanes_of_a_warp_may_all_store_one_box(*, tensor: bool, late: bool) -> None:
+    copy = (
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [m, {0, 0}], [r4];"
+        if tensor
+        else f"cp.async.bulk.{TO_GLOBAL} [o], [r4], 128;"
+    )
+    maps = {"m": matrix(pointer=Pointer("o", 0))} if tensor else {}
+    ends = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+
+    def kinds(start: str, end: str, threads: int = 32) -> set[str]:
+        x, o = np.ones(1024, np.uint32), np.zeros(1024, np.uint32)
+        body = f"{fill(nbytes=1024)} mov.u32 r4, tile; {start} {copy} {end}"
+        report = emulate(body, {"x": x, "o": o}, maps, threads=threads, options={"late_copies": late})
+        assert (o[:8] == 1).all()
+        return {hazard.kind for hazard in report.hazards}
+
+    assert kinds("", ends) == set()
+    assert kinds("shl.b32 r5, t, 9; and.b32 r5, r5, 512; add.u32 r4, tile, r5;", ends) == {"race"}
+    assert kinds("", ends, threads=64) == {"race"}
+    assert kinds("", "@first cp.async.bulk.commit_group; @first cp.async.bulk.wait_group 0;") == {"unwaited"}
+
+
+@BOTH
 def test_what_boxes_leave_between_their_rows_stays(*, late: bool) -> None:
     # Rows of 32 bytes with a swizzle of 128: of each 128 bytes 96 stay as they were, or were never written.
     tensor = matrix(swizzle=128)

@@ -199,6 +199,36 @@ def test_arrivals_at_the_mbarriers_of_other_blocks(schedule: int) -> None:
     assert report.ok, report.hazards
 
 
+RELAXED = REMOTE.replace("arrive(); wait();", "relaxed(); wait();", 1).replace("LAST", "arrive(); wait();")
+RELAXED = '__device__ void relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }' + RELAXED
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_fence_publishes_initialised_barriers_by_a_relaxed_arrival(schedule: int) -> None:
+    report = emulate(
+        RELAXED, np.zeros((2, 32), np.int32), grid=(2, 1, 1), cluster=(2, 1, 1), options={"schedule": schedule}
+    )
+    assert report.ok, report.hazards
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        RELAXED.replace("fence.mbarrier_init.release.cluster;", ""),
+        # Behind the arrival, and by a thread that has initialised nothing.
+        RELAXED.replace("fence.mbarrier_init.release.cluster;", "").replace(
+            "relaxed(); wait();", 'relaxed(); asm volatile("fence.mbarrier_init.release.cluster;"); wait();'
+        ),
+        RELAXED.replace('asm volatile("fence', 'if (threadIdx.x) asm volatile("fence'),
+        # Without a wait by the block that arrives at the other's barrier.
+        RELAXED.replace("relaxed(); wait();", "relaxed(); if (rank()) wait();"),
+    ],
+)
+def test_a_relaxed_arrival_alone_publishes_no_barriers(changed: str) -> None:
+    report = emulate(changed, np.zeros((2, 32), np.int32), grid=(2, 1, 1), cluster=(2, 1, 1))
+    assert "mbarrier" in {hazard.kind for hazard in report.hazards}
+
+
 def test_a_wait_for_a_block_that_never_arrives_is_a_deadlock() -> None:
     body = """
     extern "C" __global__ void k(int* o) {

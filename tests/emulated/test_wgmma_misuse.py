@@ -313,6 +313,9 @@ def test_budgets_that_fill_an_sm() -> None:
     assert budget(160, 32, 512, ".maxntid 512 .minnctapersm 1").ok
     assert budget(240, limits=".maxntid 384 .maxnreg 168").ok
     assert budget(240, limits="").ok
+    # The launch gives no more than the largest increase asks for.
+    assert budget(248, 48, 256, ".maxntid 256 .minnctapersm 1").ok
+    assert budget(160).ok
 
 
 @pytest.mark.parametrize(
@@ -321,14 +324,20 @@ def test_budgets_that_fill_an_sm() -> None:
         (248, 24, ".maxntid 384", "waits for ever: the warps of its block ask for 66560 registers together, and the"),
         (240, 40, ".maxntid 384", "the launch gave the block 64512"),
         (240, 24, ".maxntid 384 .maxnreg 128", "the launch gave the block 49152"),
-        (160, 24, ".maxntid 384", "it holds 168 per thread"),
         (240, 176, ".maxntid 384", "it holds 168 per thread"),
+        (160, 168, ".maxntid 384", "it holds 160 per thread"),
     ],
 )
 def test_budgets_that_do_not_fit(consumers: int, producer: int, limits: str, words: str) -> None:
     with pytest.raises(KernelFault, match=words) as caught:
         budget(consumers, producer, limits=limits)
     assert caught.value.hazard.kind == ("register-pool" if "holds" in words else "deadlock")
+
+
+def test_an_increase_to_fewer_than_a_warp_holds() -> None:
+    twice = "setmaxnreg.inc.sync.aligned.u32 160; setmaxnreg.inc.sync.aligned.u32 120;"
+    with pytest.raises(KernelFault, match="it holds 160 per thread"):
+        launch(entry(twice).replace("()\n{", "() .maxntid 128\n{"), {}, block=(128, 1, 1))
 
 
 def test_setmaxnreg_of_part_of_a_warpgroup() -> None:

@@ -67,6 +67,8 @@ def fence(i: Instruction) -> Action:
         detector, events = machine.detector, machine.events
         if to_async and events is not None:
             return lambda: events.proxy_fence(lanes.warp_ids, participants(), space=space)
+        if "mbarrier_init" in i.modifiers and events is not None:
+            return lambda: events.init_fence(lanes.warp_ids, participants())
         if detector is None or ordering is None:
             return _nothing
         return lambda: detector.fence(lanes.warp_ids, participants(), ordering)

@@ -22,7 +22,7 @@ from matmill.emulator.engine.bind.tensor_maps import read_map
 from matmill.emulator.families.addresses import base_registers
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, PtxOperand, Vector
 from matmill.emulator.memory.address_space import Allocation
-from matmill.emulator.memory.banks import PASS_BYTES, SECTOR_BYTES
+from matmill.emulator.memory.banks import LANES, PASS_BYTES, SECTOR_BYTES
 from matmill.emulator.memory.boxes import (
     SHARED_ALIGN,
     Boxes,
@@ -209,6 +209,18 @@ class _BulkIssue:
             tuple(v[chosen] for v in self.values),
         )  # fmt: skip
 
+    def again(self) -> NDArray[np.bool_]:
+        """Tell which copies are those of a lower lane of the same warp once more: bool[n].
+
+        Lanes of one warp that store one value in one instruction do not race, by ordinary stores and by copies.
+        """
+        if len(self.columns) == 1:
+            return np.zeros(1, np.bool_)
+        rows = np.stack([self.columns // LANES, self.outer, self.inner, *self.values], axis=1)
+        result = np.ones(len(rows), np.bool_)
+        result[np.unique(rows, axis=0, return_index=True)[1]] = False
+        return result
+
 
 class _Copy:
     """A bulk instruction bound to lanes."""
@@ -294,7 +306,7 @@ class TensorCopy(_Copy):
             check_box_reduction(tensor, self.form.operation)
         elif not self.form.loads and self.form.inner is not None:
             boxes = boxes.stored()
-        memory = self._global(boxes, issue.columns)
+        memory = self._global(boxes, issue)
         name = tensor.pointer.name
         self.unit.check_dependency(issue.columns, f"copies a box of the {name}", memory.name, reads=self.form.reads)
         if self.form.inner is None:
@@ -318,14 +330,15 @@ class TensorCopy(_Copy):
             )
             machine.hazards.add("box-outside", self.i, message, self.i)
 
-    def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
+    def _global(self, boxes: Boxes, issue: _BulkIssue) -> Allocation:
         """Return the allocation of the boxes; each is checked and reported to the race detector."""
         kind = "read" if self.form.loads or self.form.inner is None else "atomic" if self.form.operation else "write"
+        again = issue.again() & (kind == "write")
         for n, (column, low, high) in enumerate(
-            zip(columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
+            zip(issue.columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
         ):
             region = self.unit.use_global(column, (low, high), kind)
-            if self.form.inner is not None and (region.writable or region.written is not None):
+            if self.form.inner is not None and not again[n] and (region.writable or region.written is not None):
                 self.unit.watch_global(column, region, boxes.ranges(n), kind, ELEMENTS[boxes.tensor.element].itemsize)
         return region
 
@@ -398,10 +411,12 @@ class BulkCopy(_Copy):
             return
         kind = "atomic" if form.operation else "write"
         first = unit.index(inner).tolist()
+        again = issue.again() & (kind == "write")
         for n, column in enumerate(issue.columns.tolist()):
             to, nbytes = int(issue.outer[n]), int(size[n])
             memory = unit.use_global(column, (to, to + nbytes), kind)
-            unit.watch_global(column, memory, (np.array([to]), np.array([to + nbytes])), kind, form.element_bytes)
+            if not again[n]:
+                unit.watch_global(column, memory, (np.array([to]), np.array([to + nbytes])), kind, form.element_bytes)
             read = partial(self._read, first[n], to, nbytes, memory)
             unit.store(column, int(inner.block[n]), _chunks(first[n], nbytes), read)
         self._count(issue.outer, size, size)

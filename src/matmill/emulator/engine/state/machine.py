@@ -22,7 +22,7 @@ from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.engine.state.clusters import ClusterBarrier
 from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.launch import LaunchContext
-from matmill.emulator.engine.state.register_pool import RegisterPool
+from matmill.emulator.engine.state.register_pool import RegisterPool, registers_at_launch
 from matmill.emulator.engine.state.special_rows import special_row
 from matmill.emulator.engine.state.swizzle_marks import SwizzleMarks
 from matmill.emulator.engine.state.tally import Tally
@@ -120,7 +120,8 @@ class Machine:
         }
         self._regions: dict[str, Region] = {}
         self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
-        self.registers = RegisterPool(self.geometry, launch.kernel, program.entry.registers)
+        at_launch = registers_at_launch(program.entry.registers, program.instructions)
+        self.registers = RegisterPool(self.geometry, launch.kernel, at_launch)
         self.products = WarpgroupProducts(
             self.geometry, self.files["32"], launch.kernel, self.hazards, late=context.late_copies,
             own_waits=context.own_waits,

@@ -7,13 +7,28 @@ block.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.lanes import BatchGeometry
-from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.report.hazards import KernelFault, fault
+
+
+def registers_at_launch(limit: int, instructions: Iterable[Instruction]) -> int:
+    """Return the registers per thread of a launch: as many as the limits allow, but no more than the largest increase.
+
+    So ptxas 13.0 compiles kernels with ``setmaxnreg``. Without limits, which is 0, it ignores the instruction.
+    """
+    increases = [
+        int(i.operands[0].value)
+        for i in instructions
+        if i.name == "setmaxnreg" and "inc" in i.modifiers and isinstance(i.operands[0], Immediate)
+    ]
+    return min(limit, max(increases, default=limit))
 
 
 class RegisterPool:

@@ -66,12 +66,16 @@ class _BarrierPhases:
     """The releases into a barrier's open phase so far, and those of the last completed phase.
 
     ``log`` has the same for the order of global memory, of which ``length`` entries belong to completed phases.
-    ``start`` are the threads that initialised the barrier, and their clock then.
+    ``start`` are the threads that initialised the barrier, and their clock then. Of such a thread's
+    ``fence.mbarrier_init`` and the ``barrier.cluster.arrive.relaxed`` behind it, ``fenced`` tells of the first, and
+    ``published`` is the generation of the cluster barrier, 0 before.
     """
 
     opened: Vectors = field(default_factory=lambda: _NOTHING)
     done: Vectors = field(default_factory=lambda: _NOTHING)
     start: tuple[Party, int] | None = None
+    fenced: bool = False
+    published: int = 0
     log: Log = field(default_factory=Log)
     length: int = 0
 
@@ -93,6 +97,10 @@ class AsyncDetector(RaceDetector):
         # Cluster barriers by cluster and generation, and how often each thread has arrived.
         self._cluster_phases: dict[tuple[int, int], _BarrierPhases] = {}
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
+        # The generation that each thread has waited for.
+        self._waited = np.zeros_like(self._generation)
+        # The barriers that a thread has initialised and not yet published by a relaxed arrival.
+        self._unpublished: dict[int, list[_BarrierPhases]] = {}
         self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
         assert self._order is not None  # noqa: S101 - the detector was made with releases
@@ -180,14 +188,29 @@ class AsyncDetector(RaceDetector):
             gone, {warp for block in ended for warp in range(block * per_block, (block + 1) * per_block)}
         )
         self._cluster_phases = {name: each for name, each in self._cluster_phases.items() if name[0] not in gone}
+        threads = per_block * LANES
+        self._unpublished = {t: each for t, each in self._unpublished.items() if t // threads not in ended}
 
     # mbarriers
 
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
         """Initialise a barrier by an instruction of these threads; nothing has been released into it."""
         first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
-        self._barriers[barrier] = _BarrierPhases(start=(first, int(self._clocks.now[warps[-1]])))
+        phases = _BarrierPhases(start=(first, int(self._clocks.now[warps[-1]])))
+        self._barriers[barrier] = phases
+        self._unpublished.setdefault(first.thread, []).append(phases)
         self._clocks.now[warps] += 1
+
+    def init_fence(self, warps: Ints, lanes: Flags) -> None:
+        """Record ``fence.mbarrier_init`` by these threads: relaxed arrivals behind it publish their barriers."""
+        for _, phases in self._initialised(warps, lanes):
+            phases.fenced = True
+
+    def _initialised(self, warps: Ints, lanes: Flags) -> list[tuple[int, _BarrierPhases]]:
+        """Return the threads among these with unpublished barriers, and each of the barriers."""
+        rows, lane = np.nonzero(lanes)
+        threads = (warps[rows] * LANES + lane).tolist() if self._unpublished else []
+        return [(thread, phases) for thread in threads for phases in self._unpublished.get(thread, ())]
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
         """Release the clocks of threads into the barrier's open phase, by an instruction."""
@@ -217,6 +240,8 @@ class AsyncDetector(RaceDetector):
         """Report the first of these threads that uses a barrier which may not be initialised yet."""
         if phases.start is not None:
             first, clock = phases.start
+            if phases.published:
+                lanes = lanes & (self._waited[warps] < phases.published)
             late = self._threads.strangers(first.thread, clock, warps, lanes)
             if late is not None:
                 self._reports.keep(MBARRIER, "shared", barrier[1], first, replace(user, thread=late))
@@ -245,12 +270,22 @@ class AsyncDetector(RaceDetector):
             self._cluster_phases.pop((name[0], name[1] - 3), None)
             if releases:
                 self._release_into(phases, *some)
+            else:
+                self._publish(*some)
+
+    def _publish(self, warps: Ints, lanes: Flags) -> None:
+        """Let the barriers that these threads have initialised and fenced be known after their relaxed arrival."""
+        for thread, phases in self._initialised(warps, lanes):
+            if phases.fenced:
+                phases.published = int(self._generation[divmod(thread, LANES)])
+                self._unpublished[thread].remove(phases)
 
     def cluster_wait(self, warps: Ints, lanes: Flags) -> None:
         """Record that ``barrier.cluster.wait`` by these threads has ended."""
         for name, some in self._by_meeting(warps, lanes):
             phases = self._cluster_phases.setdefault(name, _BarrierPhases())
             self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
+            self._waited[some[0]] = np.where(some[1], name[1], self._waited[some[0]])
 
     def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
         """Group threads by cluster and by the generation of its barrier."""
@@ -317,8 +352,10 @@ class AsyncDetector(RaceDetector):
         """Complete an agent, issued by an instruction, and release that into the barrier's open phase."""
         phases = self._phases(barrier)
         if phases.start is not None and not self._threads.agent_knows(agent, phases.start[0].thread, phases.start[1]):
-            user = Party(self._threads.issuer_of(agent), where, _COMPLETION)
-            self._reports.keep(MBARRIER, "shared", barrier[1], phases.start[0], user)
+            issuer = self._threads.issuer_of(agent)
+            if not 0 < phases.published <= self._waited[divmod(issuer, LANES)]:
+                user = Party(issuer, where, _COMPLETION)
+                self._reports.keep(MBARRIER, "shared", barrier[1], phases.start[0], user)
         phases.opened = joined(phases.opened, self._threads.finished(agent))
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Flags) -> None:

@@ -24,6 +24,9 @@ class AsyncEvents(Protocol):
     def init_barrier(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
         """Initialise a barrier by the instruction ``where`` of these threads; nothing has been released into it."""
 
+    def init_fence(self, warps: Ints, lanes: Lanes) -> None:
+        """Record ``fence.mbarrier_init`` by these threads."""
+
     def arrive(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
         """Release the clocks of threads into the barrier's open phase, by the instruction ``where``."""
 
