@@ -80,7 +80,7 @@ MODELS: dict[str, Fitted] = {
             hgemm.times,
             Path(hgemm.__file__).with_name("constants.json"),
             {
-                "read_share": (0.5, 1.0),
+                "read_share": (0.5, 0.7),
                 "copy_share": (0.5, 1.0),
                 "mma_share": (0.3, 1.0),
                 "line_cycles": (0.25, 8.0),

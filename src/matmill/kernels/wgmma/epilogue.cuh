@@ -344,7 +344,7 @@ __device__ __forceinline__ void write_one_run(const float (&sums)[Tile::BN / 2],
   }
 }
 
-// Rounds and stores a warp group's sums where a tile has all columns of a D whose rows follow each other without a gap: 64
+// Rounds and stores a warp group's sums where a tile has all columns of a D whose rows follow each other directly: 64
 // rows are one run of memory, which stands in the staging buffer as far behind 16 bytes as it does at D.
 template <class Tile, class Out, class Outputs>
 __device__ __forceinline__ void store_one_run(const typename Tile::Sums& sums, const Outputs& outputs, unsigned start,

@@ -308,8 +308,8 @@ class Facts(NamedTuple):
 
     Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
     can be stored by TMA, every eighth at a time, or leave as float32 off 16 bytes or in pairs; the latter two also of
-    partial sums. ``d_run`` are the columns of a 16-bit D that TMA cannot store and whose rows follow each other without
-    a gap, or 0. Of sums: the k-steps of those that are promoted, or of a slice of batch-invariant ones, 0 for none, and
+    partial sums. ``d_run`` are the columns of a 16-bit D that TMA cannot store and whose rows follow each other
+    directly, or 0. Of sums: the k-steps of those that are promoted, or of a slice of batch-invariant ones, 0 for none, and
     whether all terms of a slice are added in order.
     """
 
@@ -338,7 +338,7 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
     itemsize = launched.dtype.itemsize
     # TMA stores whole 16 bytes, also behind the end of a row.
     d_by_tma = d.by_tma and d.length * itemsize % VECTOR_BYTES == 0
-    gapless = d.along_k and d.stride == 1 and d.pitch == d.length <= _WIDEST
+    packed_rows = d.along_k and d.stride == 1 and d.pitch == d.length <= _WIDEST
     return Facts(
         itemsize,
         launched.d_dtype is F32,
@@ -353,7 +353,7 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
         d.along_k,
         d_by_tma,
         _eighth_rows(launched, d),
-        d.length if gapless and not d_by_tma and launched.d_dtype is not F32 else 0,
+        d.length if packed_rows and not d_by_tma and launched.d_dtype is not F32 else 0,
         (
             _off_vectors(launched, d, swap=swap, partial_sums=False),
             _off_vectors(launched, d, swap=swap, partial_sums=True),
