@@ -164,6 +164,9 @@ def test_reasons_against_configurations_are_counted(
     [
         (("mul", "3x4", "4x3"), ("operation", "matmul")),
         (("matmul", "3x4", "5x6"), ("a, b", "(3, 4)", "second-last (5)")),
+        (("matmul", "8192x768", "50257x768T"), ("SHAPE", "'50257x768T'", "Did you mean 768x50257T?")),
+        (("matmul", "768x512T", "768x4096"), ("SHAPE", "'768x512T'", "Did you mean 512x768T?")),
+        (("matmul", "3x4", "5x4"), ("a, b", "Transpose one of them")),
         (("matmul", "3x4"), ("SHAPE", "1 of them")),
         (("transpose", "3x4", "4x3"), ("SHAPE", "2 of them")),
         (("transpose", "3x4", "--gram"), ("--gram", "matmul or inner")),
