@@ -1,6 +1,6 @@
 """The reasons for a choice: the floor, the chosen kernel, the cost of other configurations, and faster calls.
 
-The cost models predict all of it from a problem and an arch; nothing is measured.
+The cost models predict all of it from a problem and an arch. Only ``recorded`` was measured.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from matmill.analysis.candidates import Candidate, candidates
 from matmill.analysis.changes import Change, changes
 from matmill.analysis.floor import Floor, floor
+from matmill.analysis.recorded import Recorded, nearest
 from matmill.analysis.runner_ups import RunnerUp, runner_ups
 from matmill.arch import Arch
 from matmill.choose import Choice, choose, choose_transpose_add, legal_among
@@ -27,7 +28,8 @@ class Explanation:
 
     ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` has the reason against
     each of the others. ``covered`` is how many of them the choice was among, those of the covering set, or None where
-    it was among all; ``exhaustive_seconds`` is what the choice among all would take.
+    it was among all; ``exhaustive_seconds`` is what the choice among all would take. ``recorded`` is the nearest
+    product that was timed beside cuBLAS, or None if none is near.
     """
 
     problem: Gemm | Geam
@@ -40,6 +42,7 @@ class Explanation:
     ruled_out: Mapping[str, str]
     covered: int | None
     exhaustive_seconds: float
+    recorded: Recorded | None
 
     @property
     def share(self) -> float:
@@ -83,4 +86,5 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
         ruled_out,
         covered,
         min(whole.predicted_seconds, choice.predicted_seconds),
+        nearest(problem, arch) if isinstance(problem, Gemm) else None,
     )
