@@ -48,6 +48,7 @@ def emulate(
     """
     machine, subject = emulated_as(arch), LADDERS[ladder].subject
     inputs = subject.inputs(seed)
+    inputs.of(problem)  # a size that no memory holds is refused before a rung passes it over
     rows = []
     for done, rung in enumerate(rungs):
         progress(rung.label, done, len(rungs))
