@@ -1,4 +1,4 @@
-"""Time the emulator on four products, with counters alone and with the search for races, interleaved.
+"""Time the emulator on four products, with counters alone and with the search for races, interleaved, and on a command.
 
     python benchmarks/emulator_speed.py --repeats 5 --out benchmarks/results/emulator_speed.json
 
@@ -6,6 +6,8 @@
 ``tiled``       256 x 256 x 256 in float32: one output per thread, tiles of 16 x 16 x 16, 256 threads
 ``hgemm``       512 x 512 x 512 in float16 with float32 sums: the ladder's multistage rung (mma.sync, cp.async)
 ``persistent``  256 x 256 x 512 in bfloat16: examples/hopper/persistent_product.cuh (wgmma, TMA, mbarriers)
+
+``ladder``      ``matmill ladder sgemm --n 512 --rungs tuned``, all of it, with the search for races and the check
 
 A product runs on one thread, whose processor time is taken. The first run of each, which also translates, is not
 counted. The fastest of the others counts: what makes a run longer are other programs.
@@ -17,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -176,6 +179,23 @@ def persistent() -> Product:
     return Product("persistent", shape, trial.arrays(), lambda pointers: (text, trial.launch(pointers)), trial.excess)
 
 
+#: What a user runs for one rung of the ladder at 512 x 512 x 512.
+COMMAND = ("ladder", "sgemm", "--n", "512", "--rungs", "tuned")
+
+
+def command(repeats: int) -> dict[str, Any]:
+    """Time a command of the ladder: the processor time of each run but the first, which may compile."""
+    seconds = []
+    for _ in range(repeats + 1):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "matmill", *COMMAND], check=True, capture_output=True)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))
+    runs = [round(each, 4) for each in seconds[1:]]
+    today = datetime.now(UTC).date().isoformat()
+    return {"command": f"matmill {' '.join(COMMAND)}", "date": today, "fastest_s": min(runs), "runs_s": runs}
+
+
 def main() -> None:
     """Measure, print, and write JSON where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -199,6 +219,8 @@ def main() -> None:
             result[product.name][name.replace(" ", "_")] = {
                 "fastest_s": min(seconds), "runs_s": [round(each, 4) for each in seconds],
             }  # fmt: skip
+    result["ladder"] = command(arguments.repeats)
+    print(f"{result['ladder']['command']}: {result['ladder']['fastest_s']:.2f} s")
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

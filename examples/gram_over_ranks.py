@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
+except ModuleNotFoundError:
+    raise SystemExit("This needs torch: pip install 'torch>=2.11'") from None
 
 import matmill.torch
 
@@ -18,6 +21,8 @@ ROWS, COLUMNS = 100_000, 16
 
 def main() -> None:
     """Compute it with and without gathering, and compare."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit("This runs in several processes: torchrun --nproc-per-node 2 examples/gram_over_ranks.py")
     rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.device_count() >= ranks
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")

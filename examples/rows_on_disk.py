@@ -21,8 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    from distributed import Client, LocalCluster, progress
+except ModuleNotFoundError:
+    raise SystemExit("This needs Dask and its workers: pip install 'dask[array,distributed]>=2025.1'") from None
+
 import matmill.dask
-from distributed import Client, LocalCluster, progress
 
 FEATURES, FACTORS, WRITTEN = 15, 4, 1 << 20
 Array = NDArray[Any]

@@ -21,14 +21,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
-from dask.array.utils import meta_from_array
 
 from matmill import ops
 from matmill.dispatch.validate import scalar
 from matmill.dtypes import DType, of_numpy
-from matmill.errors import ArgumentError, DTypeError, ShapeError, TruncatedFileError, size
+from matmill.errors import ArgumentError, DTypeError, ShapeError, TruncatedFileError, missing_package, size
+
+try:
+    import dask.array as da
+    from dask.array.utils import meta_from_array
+except ModuleNotFoundError as error:
+    raise missing_package(error, "matmill.dask", "dask[array,distributed]>=2025.1") from None
 
 __all__ = ["from_npy", "gram", "inner"]
 

@@ -94,12 +94,33 @@ class IllegalConfigError(MatmillError, ValueError):
     """A kernel configuration that the problem or the architecture rules out."""
 
 
+class MissingPackageError(MatmillError, ModuleNotFoundError):
+    """A module of matmill that needs a package that is not installed; ``name`` is the package's."""
+
+    def __init__(self, *, argument: str, got: str, wanted: str, fix: str, name: str = "") -> None:
+        super().__init__(argument=argument, got=got, wanted=wanted, fix=fix)
+        self.name = name
+
+
 class EmulationError(MatmillError, RuntimeError):
     """PTX that the emulator cannot read or does not implement. Nothing after it was executed."""
 
 
 def _unpickle(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
     return kind.__new__(kind, *args)
+
+
+def missing_package(error: ModuleNotFoundError, module: str, requirement: str) -> ModuleNotFoundError:
+    """Return the error for a ``module`` of matmill without the package of a ``requirement``, or ``error`` itself.
+
+    >>> print(missing_package(ModuleNotFoundError(name="torch"), "matmill.torch", "torch>=2.11"))
+    matmill.torch: got no package torch in this environment; wanted torch>=2.11. Install it: pip install 'torch>=2.11'
+    """
+    package = (error.name or "").partition(".")[0]
+    if not package or not requirement.startswith(package):
+        return error
+    got, fix = f"no package {package} in this environment", f"Install it: pip install '{requirement}'"
+    return MissingPackageError(argument=module, got=got, wanted=requirement, fix=fix, name=package)
 
 
 def by_copy(argument: str, fix: str) -> str:

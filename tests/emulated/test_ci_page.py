@@ -30,3 +30,13 @@ def test_the_page_s_launch_is_the_emulator_page_s() -> None:
     launch = "--grid 4 --block 128 --arg random:f32:4x1000 --arg zeros:f32:4 --arg 1000"
     assert f"$ matmill emulate rowsum.cu {launch}\n" in PAGE
     assert f"rowsum_race.cu {launch}\n" in (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
+
+
+def test_pages_name_no_index_that_lacks_the_package() -> None:
+    project = (ROOT / "examples" / "cuda_project" / "README.md").read_text(encoding="utf-8")
+    for text in (PAGE, project):
+        installed = re.findall(r"pip install (\S+)", text)
+        assert installed
+        assert set(installed) <= {'"$MATMILL"', "git+https://HOST/OWNER/matmill"}
+    assert PAGE.count("No package index has matmill yet") == 1
+    assert PAGE.count("git+https://HOST/OWNER/matmill") == 2  # of the shell, and of the job

@@ -126,8 +126,9 @@ def test_every_rung_is_right_and_race_free_and_the_json_says_all(
             assert row["registers"] > 0
             assert 0 < row["occupancy"] <= 1
         check(row, problem)
+    assert result["baselines"] == []  # nothing is timed, the CPU's BLAS no more than a rung
     if ladder == "transpose_add":
-        assert (result["baselines"], "copy_bytes_per_s" in result) == ([], False)
+        assert "copy_bytes_per_s" not in result
         assert not {"tflops", "peak_fraction"} & set(result["rows"][0])
     assert Outcome.from_dict(result).as_dict() == result
 
@@ -142,9 +143,7 @@ def test_inner_products_of_every_type_and_layout(dtype: str, layout: str, capsys
     gram = result["rows"][-2]
     assert gram["problem"] == {"m": 3, "n": 3, "k": 501, "dtype": dtype, "layout": "gram"}
     assert gram["note"].startswith("at m=3 n=3 k=501: its F is the transpose of E")
-    cpu = any("no row for the CPU" in note for note in result["notes"])
-    assert cpu == (dtype != "float64")
-    assert len(result["baselines"]) == (0 if cpu else 1)
+    assert not any("the CPU:" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize("dtype", ELEMENTWISE)
@@ -255,12 +254,12 @@ def test_counters_of_source_lines_come_on_request(capsys: Capture) -> None:
             ["sgemm", "--n", "33", "--rungs", "shared(16)"],
             ["* shared(16): at m=32 n=32 k=32: m = 33 is not a multiple of 16"],
         ),
-        (["hgemm", "--rungs", "swizzled", "--k", "64"], ["HMMA", "no row for the CPU: its BLAS has no float16"]),
+        (["hgemm", "--rungs", "swizzled", "--k", "64"], ["HMMA", "the emulator counts, it does not time"]),
         (
             ["inner", "--k", "3000"],
             [
-                *("F row-major, 4.80 TB/s by the data sheet of the H200", "CPU BLAS (NumPy) took"),
-                *("read/", "sect/", "atomics", "barriers", "races", "basic, phvm: launched with GS = 16"),
+                *("F row-major, 4.80 TB/s by the data sheet of the H200", "read/"),
+                *("sect/", "atomics", "barriers", "races", "basic, phvm: launched with GS = 16"),
                 "* two-stage, production: two runs gave the same bits",
                 "* gram: its F is the transpose of E; two runs gave the same bits",
             ],

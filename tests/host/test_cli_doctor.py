@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,25 @@ def test_an_unusable_machine_is_code_1(
 def test_a_check_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_child, "_CHILD", "import time; time.sleep(60)")
     assert doctor_child.ask("gpu", patience=0.5) == {"error": "no answer within 0 s"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "usable", "words"),
+    [
+        ("new/cache", True, "the first kernel makes it"),
+        ("file/cache", False, "no folder that can be written"),
+        ("/proc/none/cache", False, "no folder that can be written"),  # a file system without files, even of root's
+    ],
+)
+def test_a_cache_that_cannot_be_written_is_not_fine(
+    folder: str, usable: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / folder))
+    line = doctor._cache_line(doctor._cache(compiles=False))
+    assert (line.ok, bool(line.advice)) == (usable, not usable)
+    assert line.found.endswith(words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]  # nothing is left there
 
 
 def test_a_check_that_crashes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,8 @@ def test_arrays_made_on_the_spot(folder: Path, capsys: pytest.CaptureFixture[str
     assert (np.abs(x) <= 1).all()
     assert x.std() > 0.4
     assert (y == -x.reshape(-1)).all()
-    asked(*LAUNCH, *arguments, "--out", "0=again.npy", capsys=capsys)
+    spelled = [a.replace("f32", "float32").replace("i32", "int32") for a in arguments]
+    asked(*LAUNCH, *spelled, "--out", "0=again.npy", capsys=capsys)
     assert (np.load(folder / "again.npy") == x).all()
     seeded = [a.replace("10x10", "10x10:99") for a in arguments]
     asked(*LAUNCH, *seeded, "--out", "0=other.npy", capsys=capsys)
@@ -387,11 +388,20 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
     ("index", "value", "words"),
     [
         (1, "zeros:f33:1", "got 'zeros:f33:1'; wanted a number"),
+        (
+            1,
+            "zeros:float33:1",
+            "Types are f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, or in full, as float32",
+        ),
         (1, "zeros:f32:1y2", "a shape is 64x32"),
         (1, "zeros:f32", "a shape is 64x32"),
         (1, "random:f32:4:x", "a shape is 64x32"),
         (1, "zeros:f32:99999999x99999999", "a shape is 64x32"),
-        (1, "in:missing.npy", "--arg number 0: got missing.npy: No such file"),
+        (
+            1,
+            "in:missing.npy",
+            "got missing.npy: No such file or directory; wanted a .npy file with one array of any type.",
+        ),
         (1, "in:axpy.cu", "not one, by its first bytes"),
         (1, "out:nowhere/y.npy:f32:4", "a file in a folder that exists"),
         (5, "one", "got 'one'; wanted a number"),

@@ -142,8 +142,8 @@ def test_rates_are_bytes_of_the_problem_over_time(files: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("missing", ["E: got", "No such file", "float16 or bfloat16 array"]),
-        ("garbage", ["E: got", "not one, by its first bytes"]),
+        ("missing", ["E: got", "No such file", "of float32 or float64 or float16 or bfloat16"]),
+        ("garbage", ["E: got", "not one, by its first bytes; wanted a .npy file with one array of float32"]),
         ("integers", ["e: got dtype int64"]),
         ("length", ["shapes"]),
         ("vector", ["(5000,)"]),

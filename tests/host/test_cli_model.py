@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from matmill.arch import Measured
 from matmill.bench.plots.phvm import read_measured
 from matmill.choose import choose_from
 from matmill.cli import main, model
-from matmill.dtypes import DTYPES
+from matmill.cli.console import PLAIN_WIDTH
+from matmill.dtypes import BF16, DTYPES
 from matmill.errors import ArgumentError
 from matmill.kernel import Production
+from matmill.kernels import hgemm, wgmma
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
 from matmill.kernels.shared.model import PRICES
@@ -238,7 +241,8 @@ def test_gemm_json_is_the_model_and_the_choice(
     m, n, k = sizes
     words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
     result = asked(words, capsys)
-    problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
+    a_align, b_align = (gcd(16, extent * DTYPES[dtype].itemsize) for extent in (k, n))
+    problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype], a_align=a_align, b_align=b_align, d_align=b_align)
     choice = choose_from((Production(GEMM, space, gemm_cost.explain),), problem, arch.get("t4"))
     assert result["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
     assert [row["config"] for row in result["rows"] if row["chosen"]] == [result["best"]]
@@ -262,6 +266,26 @@ def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.Captur
     assert "0.0%" in marked[0]
     assert f"{PRICES.launch * 1e6:.2f} us" in text
     assert "Ruled out" not in text
+
+
+@pytest.mark.parametrize(("name", "entry"), [("h200", "wgmma_gemm"), ("a100", "hgemm")])
+def test_gemm_of_16_bits_is_the_model_of_tensor_cores(
+    name: str, entry: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["model", "gemm", "--n", "4096", "--dtype", "bf16", "--arch", name]
+    result = asked(words, capsys)
+    choice = choose_from((hgemm.PRODUCTION, wgmma.PRODUCTION), Gemm(4096, 4096, 4096, BF16), arch.get(name))
+    (chosen,) = (row for row in result["rows"] if row["chosen"])
+    assert (chosen["kernel"], chosen["seconds"]) == (entry, pytest.approx(choice.predicted_seconds))
+    assert chosen["config"] == result["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
+    assert main(words) == cli.OK
+    text = capsys.readouterr().out
+    assert text.count("<- chosen") == 1
+    assert max(len(line) for line in text.splitlines() if not line.startswith("Ruled out")) <= PLAIN_WIDTH
+    legal = sum(row["ruled_out"] is None for row in result["rows"])
+    assert (f"The best 24 are shown; --json has {legal - 24} more." in text) == (legal > 24)
+    assert main([*words, "--arch", "t4"]) == cli.USAGE
+    assert "Ruled out: mma.sync on bfloat16 needs compute capability 8.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -132,6 +132,47 @@ def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture
     assert "would save" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("size", [64, 4096])
+def test_all_of_the_table_is_the_time_of_the_headline(size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "matmul", *[f"{size}x{size}"] * 2]) == cli.OK
+    text = " ".join(capsys.readouterr().out.split())
+    time = text.partition(" predicted, ")[0].rpartition(": ")[2]
+    assert f"predicted: all {time} 100.0%" in text
+    waits = [part for part in ("predicted: all on the GPU", "predicted: wait for the host") if part in text]
+    assert len(waits) == (2 if size == 64 else 0)  # small products wait for the host
+    assert "predicted: launch" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "faster", "words"),
+    [
+        (
+            ("matmul", "4001x4001", "4001x4001", "--dtype", "bfloat16"),
+            "matmill",
+            "Use matmill: torch, with cuBLAS, took ",
+        ),
+        (("matmul", "4096x4096", "4096x4096", "--dtype", "bfloat16"), "equal", "Either will do: torch, with cuBLAS, "),
+        (("matmul", "1024x1024", "1024x1024", "--dtype", "float16"), "torch", "Keep torch: torch, with cuBLAS, took "),
+        (("matmul", "64x64", "64x64", "--arch", "a100"), None, "Keep torch or switch: no product near this one was "),
+    ],
+)
+def test_the_report_says_whether_to_keep_torch(
+    arguments: tuple[str, ...], faster: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stage,) = _asked(capsys, *arguments)["stages"]
+    assert main(["why", *arguments]) == cli.OK
+    text = " ".join(capsys.readouterr().out.split())
+    assert words in text
+    near = stage["recorded"]
+    assert (near and near["faster"]) == faster
+    if near is not None:
+        assert (
+            f"took {units.digits(near['ratio'])} times matmill's time for {near['m']}x{near['n']}x{near['k']}" in text
+        )
+    assert main(["why", "transpose", "64x64"]) == cli.OK
+    assert "torch" not in capsys.readouterr().out
+
+
 def test_the_page_shows_what_is_said_today(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text(encoding="utf-8")
     command, _, shown = page.partition("```\n$ matmill ")[2].partition("```")[0].partition("\n")
@@ -164,6 +205,9 @@ def test_reasons_against_configurations_are_counted(
     [
         (("mul", "3x4", "4x3"), ("operation", "matmul")),
         (("matmul", "3x4", "5x6"), ("a, b", "(3, 4)", "second-last (5)")),
+        (("matmul", "8192x768", "50257x768T"), ("SHAPE", "'50257x768T'", "Did you mean 768x50257T?")),
+        (("matmul", "768x512T", "768x4096"), ("SHAPE", "'768x512T'", "Did you mean 512x768T?")),
+        (("matmul", "3x4", "5x4"), ("a, b", "Transpose one of them")),
         (("matmul", "3x4"), ("SHAPE", "1 of them")),
         (("transpose", "3x4", "4x3"), ("SHAPE", "2 of them")),
         (("transpose", "3x4", "--gram"), ("--gram", "matmul or inner")),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.front_page import OUTPUT, between, package_page, with_output, with_speeds
+from lab.front_page import OUTPUT, SPEEDS, between, package_page, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, Picture
@@ -237,3 +237,42 @@ def test_bits_like_torch_s_are_those_recorded() -> None:
     assert f"{single} of {of_single} float32 products and {double} of {of_double} of float64" in page
     sliced = [row["equal"] for row in rows if row not in plain and row["dtype"] in {"float16", "bfloat16"}]
     assert min(sliced) >= 0.98
+
+
+def test_figures_of_the_readme_s_prose_are_those_recorded() -> None:
+    text = between((ROOT / "README.md").read_text(encoding="utf-8"), SPEEDS, "")  # the table has a test of its own
+    text = re.sub(r"^```.*?^```|^ {4}.*?$|\]\([^)]*\)", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = " ".join(text.split())
+    (record,) = (record for record in recorded_tails(RESULTS) if "H200" in record["arch"])
+    halves = [row for row in record["rows"] if row["library"].startswith("torch") and row["dtype"].endswith("float16")]
+    lost, products = (sum(row[name] for row in halves) for name in ("wrong_products", "products"))
+    public = " ".join((RESULTS / "public_kernels.md").read_text(encoding="utf-8").split())
+    kernels, compiled = re.findall(r"Of (\d+) kernels (\d+) compile", public)[0]
+    of_all, ran = re.findall(r"Of (\d+) kernels of these collections and of three more (\d+) were run", public)[0]
+    *_, not_run = re.findall(r"\| all \| ([\d |]*) \|", public)[0].split(" | ")
+    assert int(of_all) - int(not_run) == int(ran)
+    calls = json.loads((RESULTS / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
+    slower: dict[bool, list[bool]] = {True: [], False: []}  # by whether a side is short
+    for one in (one for one in calls if one["group"] == "aligned"):
+        slower[min(one["m"], one["n"], one["k"]) < 2048].append(one["theirs"] / one["ours"] < 0.97)
+    short, long = (f"{sum(some)} of {len(some)}" for some in slower.values())
+    figures = (
+        f"{lost} of torch's {products:,} in 16 bits on an H200 [lost terms",
+        f"Of [{kernels} public kernels {compiled} compile; of {ran} that ran none came out wrong because of it",
+        f"a side is below 2048 ({short} are over 3% slower, of larger ones {long})",
+    )
+    for figure in figures:
+        assert figure in text
+        text = text.replace(figure, "")
+    others = set(re.findall(r"(?<!\w)\d[\d.,]*\d|(?<!\w)\d", text))
+    assert others == {"16", "7.5", "1", "0.1", "2.0"}  # sizes, requirements and versions
+
+
+def test_speeds_of_the_emulator_s_page_are_those_recorded() -> None:
+    page = " ".join((ROOT / "docs" / "emulator.md").read_text(encoding="utf-8").partition("## Speed")[2].split())
+    record = json.loads((RESULTS / "emulator_speed.json").read_text(encoding="utf-8"))
+    for name in ("sgemm", "tiled", "hgemm", "persistent"):
+        times = (record[name][how]["fastest_s"] for how in ("counters_only", "with_races"))
+        assert "| {:.2f} s | {:.2f} s |".format(*times) in page, name
+    command = f"`{record['ladder']['command']}`, with its start, the search for races and the check against float64, "
+    assert f"{command}{record['ladder']['fastest_s']:.2f} s." in page

@@ -13,17 +13,19 @@ import pytest
 import matmill
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+#: Without what torchrun sets.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"LOCAL_RANK", "WORLD_SIZE"}}
+ENVIRONMENT["PYTHONPATH"] = str(Path(matmill.__file__).parent.parent)
 
 
 def _run(name: str, *arguments: str) -> list[str]:
     """Return what an example prints, line by line."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(matmill.__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env=ENVIRONMENT,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
@@ -62,3 +64,29 @@ def test_the_page_shows_what_the_kernels_for_hopper_print() -> None:
     assert len(lines) == 4
     shown = (EXAMPLES.parent / "docs" / "emulator-hopper.md").read_text(encoding="utf-8")
     assert "\n".join(["$ python examples/hopper/run.py --executor emulator", *lines]) in shown
+
+
+@pytest.mark.parametrize(
+    ("code", "missing", "words"),
+    [
+        ("import matmill.torch", "torch", "Install it: pip install 'torch>=2.11'"),
+        ("import matmill.dask", "dask", "Install it: pip install 'dask[array,distributed]>=2025.1'"),
+        ("runpy.run_path('gram_over_ranks.py')", "torch", "This needs torch: pip install 'torch>=2.11'"),
+        ("runpy.run_path('rows_on_disk.py')", "distributed", "This needs Dask and its workers: pip install 'dask["),
+        ("runpy.run_path('rows_on_disk.py')", "dask", "This needs Dask and its workers: pip install 'dask["),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_requirement(code: str, missing: str, words: str) -> None:
+    code = f"import runpy, sys; sys.modules[{missing!r}] = None; {code}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=EXAMPLES, env=ENVIRONMENT)
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+
+
+def test_ranks_alone_say_how_they_are_started() -> None:
+    pytest.importorskip("torch")
+    words = [sys.executable, str(EXAMPLES / "gram_over_ranks.py")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 1
+    assert done.stderr == "This runs in several processes: torchrun --nproc-per-node 2 examples/gram_over_ranks.py\n"

@@ -83,7 +83,7 @@ def test_narrower_copies_are_not_cheaper() -> None:
     odd = replace(LARGE, a_align=8, b_align=8, d_align=8)
     for wide, narrow in zip(space(LARGE, H200), space(odd, H200), strict=True):
         aligned = cost.explain(LARGE, wide, H200).seconds
-        assert aligned < cost.explain(odd, narrow, H200).seconds < 1.3 * aligned
+        assert aligned < cost.explain(odd, narrow, H200).seconds < 1.4 * aligned
 
 
 def test_few_outputs_and_a_long_k_stay_with_the_kernel_for_them() -> None:

@@ -103,16 +103,20 @@ def test_a_launch_without_hazards_and_one_of_ptx(report: LaunchReport, tmp_path:
     assert "No access to shared memory" in page(calm)
     ptx = matmill.emulate(report.ptx, None, 1, (32, 32), np.ones(1600, np.float32), np.zeros(1024, np.float32), 40)
     assert any(key.startswith("L-PTX_line_") for key in checked(page(ptx)).ids)
-    write_pages(tmp_path / "pages", "tests/test_it.py::test_one[a/b]", [calm, report])
-    write_pages(tmp_path / "pages", "tests/test_it.py::test_two", [report])
+    write_pages(tmp_path / "pages", "tests/test_it.py::test_one[a/b]", [calm, report], failed=True)
+    write_pages(tmp_path / "pages", "tests/test_it.py::test_two --><b>", [report])
     names = sorted(path.name for path in (tmp_path / "pages").iterdir())
     assert names == [
         "index.html",
         "tests_test_it.py_test_one_a_b_-1.html",
         "tests_test_it.py_test_one_a_b_-2.html",
-        "tests_test_it.py_test_two-1.html",
+        "tests_test_it.py_test_two_--_b_-1.html",
     ]
-    assert set(names[1:]) <= set(checked((tmp_path / "pages" / "index.html").read_text()).links)
+    text = (tmp_path / "pages" / "index.html").read_text()
+    index = checked(text)
+    assert index.links[-3:] == names[1:]
+    assert '<strong class="error">2 of 3 launches are of failed tests</strong>' in text
+    assert re.findall("(?<=>)(?:failed|passed)(?=<)", text) == ["failed", "failed", "passed"]
 
 
 def test_sarif_names_kinds_lines_and_reasons(report: LaunchReport) -> None:

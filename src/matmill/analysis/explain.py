@@ -1,6 +1,6 @@
 """The reasons for a choice: the floor, the chosen kernel, the cost of other configurations, and faster calls.
 
-The cost models predict all of it from a problem and an arch; nothing is measured.
+The cost models predict all of it from a problem and an arch. Only ``recorded`` was measured.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from matmill.analysis.candidates import Candidate, candidates
 from matmill.analysis.changes import Change, changes
 from matmill.analysis.floor import Floor, floor
+from matmill.analysis.recorded import Recorded, nearest
 from matmill.analysis.runner_ups import RunnerUp, runner_ups
 from matmill.arch import Arch
 from matmill.choose import Choice, choose, choose_transpose_add, entries, legal_among
@@ -26,8 +27,9 @@ class Explanation:
 
     ``legal`` are all legal configurations, those with the fastest calls first. ``ruled_out`` has the reason against
     each of the others. ``covered`` is how many of them the choice was among, those of the covering set, or None where
-    it was among all; ``exhaustive_seconds`` is what the choice among all would take. ``free_seconds`` is what a
-    batch-invariant product would take with sums in any order, None for others.
+    it was among all; ``exhaustive_seconds`` is what the choice among all would take. ``recorded`` is the nearest
+    product that was timed beside cuBLAS, or None if none is near. ``free_seconds`` is what a batch-invariant product
+    would take with sums in any order, None for others.
     """
 
     problem: Gemm | Geam
@@ -40,6 +42,7 @@ class Explanation:
     ruled_out: Mapping[str, str]
     covered: int | None
     exhaustive_seconds: float
+    recorded: Recorded | None
     free_seconds: float | None = None
 
     @property
@@ -84,5 +87,6 @@ def explain(problem: Gemm | Geam, arch: Arch) -> Explanation:
         ruled_out,
         covered,
         min(whole.predicted_seconds, choice.predicted_seconds),
+        nearest(problem, arch) if isinstance(problem, Gemm) else None,
         free,
     )

@@ -159,4 +159,4 @@ def _cache_line(cache: dict[str, Any]) -> Line:
         advice = "Every run compiles its kernels again. Name another folder in MATMILL_CACHE_DIR."
         return Line("cache", f"{cache['folder']}: no folder that can be written", ok=False, advice=advice)
     state = f"mode {cache['mode']}, {cache['entries']} entries, {cache['bytes']} bytes; {by_target(cache['kernels'])}"
-    return Line("cache", f"{cache['folder']}: {state if cache['mode'] else 'not made'}")
+    return Line("cache", f"{cache['folder']}: {state if cache['mode'] else 'the first kernel makes it'}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: Element types by their names in arguments.
+#: Element types by their names in arguments, short ones and NumPy's.
 TYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -31,6 +31,8 @@ TYPES: dict[str, np.dtype[Any]] = {
     "f64": np.dtype(np.float64),
     **{f"{kind}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
 }
+_SHORT_NAMES = ", ".join(TYPES)
+TYPES |= {dtype.name: dtype for dtype in TYPES.values()}
 #: Every form, for ``--help`` and error messages.
 FORMS = (
     "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE, "
@@ -139,9 +141,8 @@ def _parse(text: str, position: _Position, parameter: Variable | None, files: Fi
 
 
 def _wrong(text: str, position: _Position) -> ArgumentError:
-    return ArgumentError(
-        argument=str(position), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
-    )
+    fix = f"Types are {_SHORT_NAMES}, or in full, as float32; a shape is 64x32."
+    return ArgumentError(argument=str(position), got=repr(text), wanted=FORMS, fix=fix)
 
 
 def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:

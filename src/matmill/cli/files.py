@@ -28,7 +28,7 @@ _BAD_HEADER = (
     tokenize.TokenError,
 )
 #: The types of commands that take all, for :func:`load`.
-ANY = "of any type"
+ANY = "any type"
 #: The type of bfloat16 in .npy files, which NumPy does not know: untyped or, often, uint16.
 _TWO_BYTES = (np.dtype("V2"), np.dtype(np.uint16))
 
@@ -102,7 +102,7 @@ def _not_npy(path: Path, argument: str, got: str, wanted: str) -> ArgumentError:
     return ArgumentError(
         argument=argument,
         got=f"{path}: {got}",
-        wanted=f"a .npy file with one {wanted} array",
+        wanted=f"a .npy file with one array of {wanted}",
         fix="Write it with numpy.save.",
     )
 

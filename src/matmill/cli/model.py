@@ -1,13 +1,16 @@
 """``matmill model``: a cost model's predictions for every launch it may choose, and its choice.
 
-``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one for production products on FMA units,
-``scale`` (:mod:`matmill.cli.model_scale`) the one of a product on many GPUs. None needs a GPU.
+``phvm`` is the paper's model of its inner-product kernel, ``gemm`` are those of products on FMA units, or on tensor
+cores for elements of 16 bits, ``scale`` (:mod:`matmill.cli.model_scale`) the one of a product on many GPUs. None needs
+a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterable, Sequence
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from rich.text import Text
 
 from matmill import arch as arches
 from matmill.analysis import phvm as phvm_cost
+from matmill.analysis.candidates import label, waves
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.plots.gemm_model import Bar
@@ -25,9 +29,11 @@ from matmill.choose import choose_from
 from matmill.cli.console import answer, table
 from matmill.cli.model_scale import add_scale, run_scale
 from matmill.cli.options import Subparsers, plot_file, size
-from matmill.dtypes import DTYPES, long_name
+from matmill.config import Config
+from matmill.dtypes import ALL, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Production
+from matmill.kernels import hgemm, wgmma
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
 from matmill.kernels.shared.model import PRICES
@@ -37,6 +43,10 @@ from matmill.problem import Gemm
 #: The arch of the paper that is still widely used.
 PHVM_ARCH = "a100"
 
+#: The kernels for elements of 16 bits, and the most rows that a table shows of their many tile shapes.
+_TENSOR_CORES, _MOST_ROWS = (hgemm.PRODUCTION, wgmma.PRODUCTION), 24
+#: The most columns of a tile shape in the table.
+_TILE_WIDTH = 24
 #: The kernel for all products that it takes, including those for which ``choose`` prefers others.
 _GEMM = Production(GEMM, space, gemm_cost.explain)
 
@@ -84,12 +94,12 @@ def _add_gemm(models: Subparsers) -> None:
         "gemm",
         help="the model that picks the tile shape of a product, term by term",
         description="What the model predicts for every tile shape of the production kernel of A (m, k) @ B (k, n), "
-        "packed row-major, and which it picks.",
+        "packed row-major, and which it picks: on FMA units for float32 and float64, on tensor cores for 16 bits.",
     ).add_argument
     add("--n", type=size, required=True, help="columns of B and, where they are not given, m and k")
     add("--m", type=size, help="rows of A (default: n)")
     add("--k", type=size, help="columns of A, rows of B (default: n)")
-    add("--dtype", default="float32", help=f"one of {', '.join(DTYPES)} (default: float32)")
+    add("--dtype", default="float32", help=f"one of {', '.join(ALL)} (default: float32)")
     add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
     add("--json", action="store_true", help="print one JSON document")
     add("--plot", metavar="FILE", help="draw the predicted times of the tile shapes (.png or .svg)")
@@ -201,7 +211,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
             fix="The compiler supports GPUs from compute capability 7.5 on.",
         )
     n = args.n
-    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[long_name(args.dtype, DTYPES)])
+    problem = _packed(args.m or n, n, args.k or n, ALL[long_name(args.dtype, ALL)])
     rows = _gemm_rows(problem, arch)
     record = {
         "model": "gemm",
@@ -221,18 +231,31 @@ def _run_gemm(args: argparse.Namespace) -> int:
 
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return the bars of the legal tile shapes."""
-    legal = [row for row in rows if row["ruled_out"] is None]
+    """Return the bars of the tile shapes that the table shows."""
     return [
         Bar(
-            _tile(row["config"]) + (f", split-K {row['config']['SPLIT_K']}" if row["config"]["SPLIT_K"] > 1 else ""),
+            row["tile"] + (f", split-K {row['config']['SPLIT_K']}" if row["config"]["SPLIT_K"] > 1 else ""),
             row["seconds"],
             row["compute"],
             row["memory"],
             row["chosen"],
         )
-        for row in legal
+        for row in _shown(rows)
     ]
+
+
+def _shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the legal rows, of the many on tensor cores the best ones."""
+    legal = [row for row in rows if row["ruled_out"] is None]
+    if legal[0]["kernel"] == GEMM.entry:
+        return legal
+    return sorted(legal, key=lambda row: (row["seconds"], not row["chosen"]))[:_MOST_ROWS]
+
+
+def _packed(m: int, n: int, k: int, dtype: DType) -> Gemm:
+    """Return the product of packed matrices, whose rows are aligned as their lengths are."""
+    a_align, b_align = (gcd(16, extent * dtype.itemsize) for extent in (k, n))
+    return Gemm(m=m, n=n, k=k, dtype=dtype, a_align=a_align, b_align=b_align, d_align=b_align)
 
 
 def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
@@ -240,23 +263,28 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
 
     Raises :class:`~matmill.errors.ArgumentError`, with the reasons, if none is legal.
     """
+    entries = (_GEMM,) if problem.dtype.itemsize > 2 else _TENSOR_CORES
     rows: list[dict[str, Any]] = []
-    for config in _GEMM.space(problem, arch):
-        reason = _GEMM.kernel.with_config(config).why_not(problem, arch)
+    for entry, config in ((each, config) for each in entries for config in each.space(problem, arch)):
+        kernel = entry.kernel.with_config(config)
+        reason = kernel.why_not(problem, arch)
         row = {
+            "kernel": kernel.entry,
+            "tile": _tile(config) if kernel.entry == GEMM.entry else f"{kernel.entry} {label(config)}",
             "config": dict((*config.constants, *config.launch)),
             "tiles": tile_count(problem, config),
             "ruled_out": reason,
         }
         if reason is None:
-            prediction = gemm_cost.explain(problem, config, arch)
+            prediction = entry.explain(problem, config, arch)
+            rounds = waves(kernel, problem, arch)
             row |= {
-                "seconds": prediction.seconds,
+                "seconds": float(prediction.seconds),
                 "launch": PRICES.launch,
-                "compute": prediction["compute"],
-                "memory": prediction["memory"],
-                "second": prediction["second"],
-                "rounds": gemm_cost.rounds(problem, config, arch),
+                "compute": float(prediction.terms["compute"]),
+                "memory": float(prediction.terms["memory"]),
+                "second": float(prediction.terms["second"] + prediction.terms.get("repack", 0.0)),
+                "rounds": rounds.rounds if rounds is not None else 1,
                 "bound": prediction.bound,
             }
         rows.append(row)
@@ -268,49 +296,50 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
             wanted="a product that one of the tile shapes takes",
             fix=f"Ruled out: {'; '.join(reasons)}.",
         )
-    config = choose_from((_GEMM,), problem, arch).kernel.config
-    chosen = dict((*config.constants, *config.launch))
-    return [{**row, "chosen": row["config"] == chosen} for row in rows]
+    best = choose_from(entries, problem, arch).kernel
+    chosen = best.entry, dict((*best.config.constants, *best.config.launch))
+    return [{**row, "chosen": (row["kernel"], row["config"]) == chosen} for row in rows]
 
 
 def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> Iterable[RenderableType]:
     """Yield the table of tile shapes, the model's sum, and the reasons against other shapes."""
-    legal = [row for row in rows if row["ruled_out"] is None]
+    legal = _shown(rows)
     least = min(row["seconds"] for row in legal)
-    columns = [
-        ("tile", "left"),
-        *((name, "right") for name in ("tiles", "slices", "rounds", "compute", "memory", "second", "time")),
-    ]
-    columns += [("excess", "right"), ("bound", "left"), ("", "left")]
+    fma = legal[0]["kernel"] == GEMM.entry
+    counts = ("tiles", "slices", "rounds") if fma else ("tiles", "rounds")  # labels on tensor cores have the slices
+    columns = [("tile", "left"), *((name, "right") for name in (*counts, "compute", "memory", "second", "time"))]
+    columns += [("excess", "right"), ("bound", "left")]
     cells = [
         [
-            _tile(row["config"]),
-            units.count(row["tiles"]),
-            units.count(row["config"]["SPLIT_K"]),
-            units.count(row["rounds"]),
+            "\n".join(textwrap.wrap(row["tile"], _TILE_WIDTH, break_on_hyphens=False)),
+            *(units.count(row["config"]["SPLIT_K"] if name == "slices" else row[name]) for name in counts),
             units.seconds(row["compute"]),
             units.seconds(row["memory"]),
             units.seconds(row["second"]) if row["second"] else "-",
             units.seconds(row["seconds"]),
             units.percent(row["seconds"] / least - 1),
-            row["bound"],
-            "<- chosen" if row["chosen"] else "",
+            row["bound"] + ("  <- chosen" if row["chosen"] else ""),
         ]
         for row in legal
     ]
     yield table(f"gemm: {problem}, {arch.title}", columns, cells)
     yield Text()
+    both = "the larger of compute and memory" if fma else "start + compute and memory, which overlap"
+    apart = "the launch that adds the split-K slices" if fma else "launches that add split-K slices or repack"
     yield Text(
-        f"time = launch {units.seconds(PRICES.launch)} + the larger of compute and memory + second, the "
-        "launch that adds the split-K slices; excess: over the least.\n"
+        f"time = launch {units.seconds(PRICES.launch)} + {both} + second.\n"
+        f"second: {apart}; excess: over the least.\n"
         f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )
+    more = sum(row["ruled_out"] is None for row in rows) - len(legal)
+    if more:
+        yield Text(f"The best {len(legal)} are shown; --json has {more} more.")
     for row in rows:
         if row["ruled_out"] is not None:
-            yield Text(f"Ruled out: {_tile(row['config'])}: {row['ruled_out']}")
+            yield Text(f"Ruled out: {row['tile']}: {row['ruled_out']}")
 
 
-def _tile(config: dict[str, int]) -> str:
+def _tile(config: Config) -> str:
     return "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
 
 

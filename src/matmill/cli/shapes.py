@@ -48,6 +48,32 @@ def operand(text: str, dtype: DType, index: int) -> Operand:
     return transposed(packed(_swapped(shape), dtype, index))
 
 
+def factors(first: str, second: str, dtype: DType) -> tuple[Operand, Operand]:
+    """Return the operands of a product by their shapes.
+
+    Raises :class:`~matmill.errors.ArgumentError` where the shape before a T is the stored one and not the view's.
+
+    >>> from matmill.dtypes import F32
+    >>> factors("8192x768", "50257x768T", F32)
+    Traceback (most recent call last):
+    matmill.errors.ArgumentError: SHAPE: got '50257x768T', a view of 50257 x 768; wanted the shape of the view before \
+the T. Did you mean 768x50257T? That is the transpose of a stored 50257x768.
+    """
+    a, b = operand(first, dtype, 1), operand(second, dtype, 2)
+    if min(len(a.shape), len(b.shape)) > 1 and a.shape[-1] != b.shape[-2]:
+        fits = {first: a.shape[-2] == b.shape[-2], second: a.shape[-1] == b.shape[-1]}
+        for text in (text for text, fitting in fits.items() if fitting and text.endswith("T")):
+            stored = text.removesuffix("T")
+            *batch, rows, columns = stored.split("x")
+            raise ArgumentError(
+                argument="SHAPE",
+                got=f"{text!r}, a view of {stored.replace('x', ' x ')}",
+                wanted="the shape of the view before the T",
+                fix=f"Did you mean {'x'.join([*batch, columns, rows])}T? That is the transpose of a stored {stored}.",
+            )
+    return a, b
+
+
 def packed(shape: tuple[int, ...], dtype: DType, index: int) -> Operand:
     """Return an operand stored row by row, at the made-up address of number ``index``."""
     address = index * _APART

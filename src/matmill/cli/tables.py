@@ -222,9 +222,6 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
     subject = outcome.subject
     if subject.error_bound is not None:
         yield "error: the largest of an element, in units of 2^-24 |A||B|"
-    if outcome.on != "gpu":
-        for base in outcome.baselines:
-            yield f"{base.name} took {units.seconds(base.seconds)}, {subject.say(getattr(base, subject.rate))}"
     yield from outcome.notes
 
 

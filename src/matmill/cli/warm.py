@@ -18,7 +18,7 @@ from matmill.bench.progress import Progress
 from matmill.choose import Choice, legal_among
 from matmill.cli.console import progress
 from matmill.cli.options import Subparsers, add_precision, size, writable
-from matmill.cli.shapes import operand, product_stages
+from matmill.cli.shapes import factors, product_stages
 from matmill.cli.tune import LAYOUTS
 from matmill.covering import covering
 from matmill.dispatch.gemm import checked_options
@@ -143,8 +143,7 @@ def _units(lines: Sequence[tuple[str, str]], kinds: Sequence[Kind], report: Prog
     for number, ((line, text), kind) in enumerate(product(lines, kinds)):
         report("choosing kernels", number, len(lines) * len(kinds))
         try:
-            a, b = (operand(shape, kind.dtype, index) for index, shape in enumerate(_shapes(text, kind.layout), 1))
-            stages = product_stages(a, b, kind.options)
+            stages = product_stages(*factors(*_shapes(text, kind.layout), kind.dtype), kind.options)
             if every:
                 units.update(dict.fromkeys(_covering_units(stages, kind.arch)))
                 continue

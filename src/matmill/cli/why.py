@@ -17,7 +17,7 @@ from matmill.analysis.explain import explain
 from matmill.choose import fit_batches, stages_seconds
 from matmill.cli.console import output, show, show_json
 from matmill.cli.options import Subparsers, add_precision, size
-from matmill.cli.shapes import operand, packed, product_stages, transposed
+from matmill.cli.shapes import factors, operand, packed, product_stages, transposed
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
@@ -75,8 +75,11 @@ def _product(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], .
     shapes, gram = args.shapes, args.gram
     options = checked_options(None, args.out_dtype, args.precision, dtype, batch_invariant=args.batch_invariant)
     _expect(shapes, 1 if gram else 2, "both factors, or with --gram the first alone")
+    if not gram:
+        first, second = shapes
+        return product_stages(*factors(first, second, dtype), options)
     a = operand(shapes[0], dtype, 1)
-    return product_stages(a, transposed(a) if gram else operand(shapes[1], dtype, 2), options)
+    return product_stages(a, transposed(a), options)
 
 
 def _sum(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:

@@ -18,6 +18,7 @@ from matmill.analysis.floor import Floor
 from matmill.analysis.runner_ups import RunnerUp
 from matmill.bench import units
 from matmill.cli.console import table
+from matmill.kernels.shared.model import PRICES
 from matmill.kernels.splitk import batch_invariant_slices
 from matmill.lowering import SubProblem
 from matmill.problem import Gemm
@@ -32,7 +33,7 @@ _NUMBERS, _LISTED = 23, 42
 
 def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
     """Return everything for a JSON document; ``offsets`` is the number of launches at different offsets."""
-    chosen = explanation.chosen
+    chosen, near = explanation.chosen, explanation.recorded
     return {
         "problem": str(explanation.problem),
         "offsets": offsets,
@@ -63,6 +64,7 @@ def record(explanation: Explanation, offsets: int) -> dict[str, Any]:
         "covering_set": explanation.covered,
         "exhaustive_seconds": explanation.exhaustive_seconds,
         "free_seconds": explanation.free_seconds,
+        "recorded": near and {**near._asdict(), "faster": near.faster},
     }
 
 
@@ -99,6 +101,9 @@ def report(explanation: Explanation, offsets: int, top: int, width: int) -> Iter
     """
     yield _wrapped(_summary(explanation), width)
     yield Text()
+    if isinstance(explanation.problem, Gemm):
+        yield _wrapped(_beside_torch(explanation), width)
+        yield Text()
     yield _times(explanation)
     yield Text()
     for line in _choice(explanation, offsets):
@@ -142,19 +147,43 @@ def _summary(explanation: Explanation) -> str:
     return f"{text} It would be {units.seconds(best.seconds)} with {words}."
 
 
+#: What to do by who is faster.
+_ADVICE = {"matmill": "Use matmill", "torch": "Keep torch", "equal": "Either will do"}
+_ORDERS = {"n": "rows", "t": "columns"}
+
+
+def _beside_torch(explanation: Explanation) -> str:
+    """Return the sentence on whether to keep torch: the nearest product that was timed beside cuBLAS."""
+    near, title = explanation.recorded, explanation.arch.title
+    if near is None:
+        return f"Keep torch or switch: no product near this one was timed beside cuBLAS on an {title}; time both."
+    a, b = (_ORDERS[layout] for layout in near.layouts)
+    return (
+        f"{_ADVICE[near.faster]}: torch, with cuBLAS, took {units.digits(near.ratio)} times matmill's time for "
+        f"{near.problem} with A by {a} and B by {b}, the nearest product that was timed on an {title}."
+    )
+
+
 def _gain(change: Change) -> str:
     instead = f"{units.seconds(change.seconds)} instead of {units.seconds(change.before)}"
     return f"{change.words}: {instead}, {change.gain:.0%} less."
 
 
 def _times(explanation: Explanation) -> RenderableType:
-    """Return the floor's terms and the prediction's."""
-    chosen, whole = explanation.chosen, explanation.chosen.seconds
-    rows = [[f"floor: {name}", units.seconds(seconds)] for name, seconds in _floor_terms(explanation)]
-    terms = [[f"predicted: {name.replace('_', ' ')}", units.seconds(value)] for name, value in _shown(chosen)]
-    rows += [*terms, ["predicted: all", units.seconds(whole)]]
-    values = [*(seconds for _, seconds in _floor_terms(explanation)), *(value for _, value in _shown(chosen)), whole]
-    cells = [[*row, units.percent(value / whole)] for row, value in zip(rows, values, strict=True)]
+    """Return the floor's terms and the prediction's; all of it is what the summary begins with."""
+    chosen = explanation.chosen
+    whole = max(chosen.call_seconds, chosen.seconds)
+    rows = [(f"floor: {name}", seconds) for name, seconds in _floor_terms(explanation)]
+    if isinstance(explanation.problem, Gemm):
+        rows.append(("predicted: launch", PRICES.launch))
+    rows += [(f"predicted: {name.replace('_', ' ')}", value) for name, value in _shown(chosen)]
+    if whole > chosen.seconds:
+        rows += [
+            ("predicted: all on the GPU", chosen.seconds),
+            ("predicted: wait for the host", whole - chosen.seconds),
+        ]
+    rows.append(("predicted: all", whole))
+    cells = [[name, units.seconds(value), units.percent(value / whole)] for name, value in rows]
     return table("Where the time goes", [("term", "left"), ("time", "right"), ("of it all", "right")], cells)
 
 

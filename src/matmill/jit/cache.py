@@ -117,9 +117,17 @@ class DiskCache:
         return names
 
     def writable(self) -> bool:
-        """Tell whether entries can be put into the folder, which need not be there yet."""
+        """Tell whether entries can be put into the folder, which need not be there yet.
+
+        A nameless file is made in it, or in the folder above that is there: permissions alone do not say, for instance,
+        that a file system takes no files, or none of root's.
+        """
         nearest = next(path for path in (self.folder.absolute(), *self.folder.absolute().parents) if path.exists())
-        return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+        try:
+            with tempfile.TemporaryFile(dir=nearest):
+                return True
+        except OSError:
+            return False
 
     def stored_keys(self) -> list[str]:
         """Return the keys of the entries, by their headers alone: a payload may be damaged."""

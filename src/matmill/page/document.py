@@ -42,8 +42,8 @@ tr:target, tr.hit { background: var(--mark) !important; } .quiet { color: var(--
 .banks .used { background: var(--bar); color: var(--paper); } .banks .clash { background: var(--second);
   color: var(--paper); } .banks .head { background: none; color: var(--quiet); }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-ins { color: #116329; text-decoration: none; } del { color: var(--error); text-decoration: none; }
-@media (prefers-color-scheme: dark) { ins { color: #7ee787; } }
+ins, .ok { color: #116329; text-decoration: none; } del { color: var(--error); text-decoration: none; }
+@media (prefers-color-scheme: dark) { ins, .ok { color: #7ee787; } }
 @media (max-width: 40rem) { body { font-size: 15px; } th, td { padding: .15rem .35rem; } }
 @media print { nav, .skip { display: none; } .scroll { overflow: visible; }
   section { break-inside: avoid-page; } a { color: inherit; } }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from html import escape
@@ -272,15 +273,44 @@ def _counts(report: LaunchReport) -> str:
     return f"<details><summary>{len(rows)} counts that are not 0</summary>{inner}</details>" if rows else ""
 
 
-def write_pages(folder: Path, test: str, reports: Iterable[LaunchReport]) -> None:
-    """Write a page for each launch of a test into a folder, and rewrite the folder's index."""
+#: The last line of a launch's page in a folder of tests: a comment, with what the folder's index says of the launch.
+_NOTE = re.compile(r"<!-- matmill (.*) -->\n\Z")
+
+
+def write_pages(folder: Path, test: str, reports: Iterable[LaunchReport], *, failed: bool = False) -> None:
+    """Write a page for each launch of a test into a folder, and rewrite the folder's index.
+
+    Launches of a test that ``failed`` are red in the index and stand first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "_", test)
     for number, report in enumerate(reports, 1):
-        (folder / f"{stem}-{number}.html").write_text(page(report), encoding="utf-8")
-    names = sorted(path.name for path in folder.glob("*.html") if path.name != "index.html")
-    items = "".join(f'<li><a href="{name}">{escape(name.removesuffix(".html"))}</a></li>' for name in names)
-    sections = (("launches", f"{len(names)} launches", f"<ul>{items}</ul>"),)
+        note = {"launch": f"{test} {number}", "failed": failed, "hazards": count_hazards(report.hazards)}
+        text = json.dumps(note).replace("-->", "--\\u003e")
+        (folder / f"{stem}-{number}.html").write_text(f"{page(report)}<!-- matmill {text} -->\n", encoding="utf-8")
     temporary = folder / f".index-{stem}"
-    temporary.write_text(document("Emulated launches", sections), encoding="utf-8")
+    temporary.write_text(_index(folder), encoding="utf-8")
     temporary.replace(folder / "index.html")
+
+
+def _index(folder: Path) -> str:
+    """Return the index of a folder's pages, those of failures first."""
+    rows = []
+    for path in sorted(folder.glob("*.html")):
+        note = _NOTE.search(path.read_text(encoding="utf-8"))
+        if note is not None:
+            rows.append((path.name, json.loads(note[1])))
+    rows.sort(key=lambda row: not row[1]["failed"])
+    cells = [
+        [
+            '<strong class="error">failed</strong>' if note["failed"] else '<span class="ok">passed</span>',
+            f'<a href="{name}">{escape(note["launch"])}</a>',
+            escape(note["hazards"]),
+        ]
+        for name, note in rows
+    ]
+    count = sum(note["failed"] for _, note in rows)
+    words = f"{count} of {len(rows)} launches are of failed tests"
+    lead = f'<p><strong class="{"error" if count else "ok"}">{words}</strong>.</p>'
+    headings = (("test", False), ("launch", False), ("hazards", False))
+    return document("Emulated launches", (("launches", "Launches", table(headings, cells)),), lead)

@@ -36,6 +36,7 @@ class Emulate:
         results of the first order. If another order, or late copies, give other results, that is a hazard of kind
         "order".
         """
+        __tracebackhide__ = True  # pytest shows the test's line
         settings = self.settings | keywords
         schedules, late = settings.pop("schedules"), settings.pop("late_copies")
         accepted = _suppressions(settings.pop("suppressions"), self.folder)

@@ -5,6 +5,7 @@ Every run of pytest loads it if matmill is installed, so it imports nothing larg
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from matmill.testing.orders import Emulate
+    from matmill.testing.report import LaunchReport
 
 _BOOLEANS = {
     "matmill_races": ("look for data races (default true)", True),
@@ -20,6 +22,8 @@ _BOOLEANS = {
     "matmill_late_copies": ("run each launch again with asynchronous copies as late as allowed (default true)", True),
     "matmill_strict": ("let warnings and notes fail too (default false)", False),
 }
+#: SARIF logs of the tests so far, and whether a test's call failed.
+_LOGS, _FAILED = pytest.StashKey[list[dict[str, Any]]](), pytest.StashKey[bool]()
 _MARKER = (
     "emulate(races, initcheck, late_copies, schedules, strict, suppressions, include, options, target): "
     "how the fixture emulate runs the kernels of this test"
@@ -31,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matmill", "CUDA kernels without a GPU")
     group.addoption(
         "--matmill-html", metavar="DIR", type=Path, help="write a page of each emulated launch into this folder"
+    )
+    group.addoption(
+        "--matmill-sarif",
+        metavar="FILE",
+        type=Path,
+        help="write the hazards of all tests for code review tools into FILE",
     )
     group.addoption(
         "--matmill-schedules", metavar="N", help="how many other orders of warps, whatever the ini file says"
@@ -85,16 +95,50 @@ def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
         settings |= marker.kwargs
     call = Emulate(Path(request.node.path).parent, settings)
     yield call
-    folder = request.config.getoption("--matmill-html")
-    if folder is not None and call.reports:
-        from matmill.page.launch import write_pages  # noqa: PLC0415 — the same
+    if call.reports:
+        _keep(request, call.reports)
 
-        write_pages(folder, request.node.nodeid, call.reports)
+
+def _keep(request: pytest.FixtureRequest, reports: list[LaunchReport]) -> None:
+    """Write the pages of a test's launches, and keep its hazards for the session's log."""
+    config = request.config
+    if (folder := config.getoption("--matmill-html")) is not None:
+        from matmill.page.launch import write_pages  # noqa: PLC0415 — loaded with a test that asks for it
+
+        write_pages(folder, request.node.nodeid, reports, failed=request.node.stash.get(_FAILED, False))
+    if config.getoption("--matmill-sarif") is not None:
+        from matmill.testing.sarif import sarif  # noqa: PLC0415 — the same
+
+        config.stash.setdefault(_LOGS, []).append(sarif(reports, config.rootpath))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the log of all hazards, or send this worker's to the process that writes it."""
+    config = session.config
+    path: Path | None = config.getoption("--matmill-sarif")
+    if path is None:
+        return
+    logs = config.stash.get(_LOGS, [])
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["matmill_sarif"] = logs
+        return
+    from matmill.testing.sarif import merged  # noqa: PLC0415 — the same
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(merged(logs), indent=1) + "\n", encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the log of a worker of pytest-xdist."""
+    node.config.stash.setdefault(_LOGS, []).extend(getattr(node, "workeroutput", {}).get("matmill_sarif", ()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show the reports of a test's launches if it fails otherwise, such as by an assertion about results."""
+    """Note whether a test failed, and show its launches' reports unless its failure is one."""
+    if call.when == "call":
+        item.stash[_FAILED] = call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception)
     reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
     shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # whether the exception has shown them
     if call.when == "call" and call.excinfo is not None and reports and not shown:

@@ -68,6 +68,7 @@ class LaunchReport(Report):
 
         With ``kinds`` (kinds of hazards or severities, such as "race" or "warning") it is raised for those instead.
         """
+        __tracebackhide__ = True  # pytest shows the line that calls this
         for kind in kinds:
             if kind not in KINDS and kind not in _LEVELS:
                 raise unknown_name("raise_if", kind, [*_LEVELS, *KINDS])

@@ -19,6 +19,13 @@ from __future__ import annotations
 
 import sys
 
+from matmill.errors import missing_package
+
+try:
+    import torch  # noqa: F401 — without it the modules below say less
+except ModuleNotFoundError as error:
+    raise missing_package(error, "matmill.torch", "torch>=2.11") from None
+
 from matmill.torch import autocast, dispatch, scripting
 from matmill.torch.functions import addmm, baddbmm, gram, inner, linear, matmul, transpose, transpose_add
 from matmill.torch.groups import Pending

@@ -309,8 +309,8 @@ class Facts(NamedTuple):
     Of A and B: whether they are K-major, and whether A's rows start on 4 bytes. Of D: whether its rows are contiguous,
     can be stored by TMA, every eighth at a time, or leave as float32 off 16 bytes or in pairs; the latter two also of
     partial sums. ``d_run`` are the columns of a 16-bit D that TMA cannot store and whose rows follow each other
-    directly, or 0. Of sums: the k-steps of those that are promoted, or of a slice of batch-invariant ones, 0 for none, and
-    whether all terms of a slice are added in order.
+    directly, or 0. Of sums: the k-steps of those that are promoted, or of a slice of batch-invariant ones, 0 for none,
+    and whether all terms of a slice are added in order.
     """
 
     itemsize: int

@@ -25,7 +25,7 @@ from matmill.kernel import GemmOperands
 from matmill.ladders.memory.rungs import Fill, TransferRung, filled
 from matmill.ladders.runner.emulated import counted, emulated_as
 from matmill.ladders.runner.results import Outcome, Row
-from matmill.ladders.runner.rows import cpu_row, facts
+from matmill.ladders.runner.rows import facts
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 
@@ -51,9 +51,8 @@ def emulate_transfers(
         f"emulated: PTX for {machine.target}, run on the CPU; there is no bus to time, so phases show the bytes moved",
         "all rungs launch the same two kernels: the counters are those of the product",
     )
-    cpu = cpu_row(Inputs.random(problem, seed), arch)
     environment = {**describe(gpu=False), "seed": seed}
-    return Outcome("memory", "emulator", arch, machine.target, problem, rows, (cpu,), environment, notes)
+    return Outcome("memory", "emulator", arch, machine.target, problem, rows, (), environment, notes)
 
 
 def phases(problem: Gemm, seconds: Mapping[str, float | None]) -> Phases:

@@ -1,4 +1,4 @@
-"""Rows of a ladder's run: the code that the emulator and a GPU share."""
+"""Rows of a ladder's run: the code that the emulator and a GPU share, and the CPU's beside a GPU's."""
 
 from __future__ import annotations
 
