@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,16 @@ def test_numba_s_own_simulator_stays_apart(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("numba.config.ENABLE_CUDASIM", 1)
     with pytest.raises(ArgumentError, match="NUMBA_ENABLE_CUDASIM: got 1"), redirected("numba"):
         pass
+
+
+def test_tests_of_a_project_are_redirected(tmp_path: Path) -> None:
+    (tmp_path / "test_project.py").write_text(
+        "import numpy as np\nfrom numba import cuda\n\n@cuda.jit\ndef k(x):\n    x[cuda.grid(1)] += 1\n\n"
+        "def test_right():\n    x = cuda.to_device(np.zeros(32))\n    k[1, 32](x)\n"
+        "    assert x.copy_to_host().sum() == 32\n\n"
+        "def test_wrong():\n    k[2, 32](np.zeros(32))\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--matmill-redirect", "numba"]
+    result = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in result.stdout
+    assert "out-of-bounds at test_project.py:6" in result.stdout

@@ -32,9 +32,12 @@ def emulate(
     template (``"scale<float, 4>"``), or None for the only one. ``grid`` and ``block`` are one to three extents,
     ``shared`` the bytes of dynamic shared memory, ``cluster`` blocks per cluster.
 
-    ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
-    works in place (read-only arrays may only be read); :func:`at` for an address inside one; Python numbers, which
-    become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes
+    ``source`` may also be a kernel of numba-cuda, Triton, CuPy or cuda-core as its library has it; for Triton, which
+    has 32 threads per warp, ``block`` is None.
+
+    ``args`` are the kernel's arguments, ``named`` those by the names of its parameters: arrays in host memory (NumPy,
+    torch, anything with DLPack), on which the kernel works in place (read-only arrays may only be read); :func:`at` for
+    an address inside one; Python numbers, which become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes
     structures for structs by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in
     tuples, and in arrays and records of objects. Element types that differ from the parameter's are refused.
 

@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--matmill-schedules", metavar="N", help="how many other orders of warps, whatever the ini file says"
     )
     group.addoption(
-        "--matmill-redirect", metavar="LANGUAGE", help='let kernels of "numba" or "triton" that tests launch run there'
+        "--matmill-redirect", choices=("numba", "triton"), help="emulate what tests launch in this language"
     )
     for name, (text, default) in _BOOLEANS.items():
         parser.addini(name, text, type="bool", default=default)
