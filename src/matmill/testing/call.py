@@ -37,9 +37,10 @@ def emulate(
 
     ``args`` are the kernel's arguments, ``named`` those by the names of its parameters: arrays in host memory (NumPy,
     torch, anything with DLPack), on which the kernel works in place (read-only arrays may only be read); :func:`at` for
-    an address inside one; Python numbers, which become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes
-    structures for structs by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in
-    tuples, and in arrays and records of objects. Element types that differ from the parameter's are refused.
+    an address inside one; Python numbers, which become the parameter's type; NumPy scalars of that type; None for a
+    null pointer; tuples, NumPy records and ctypes structures for structs by value; a :class:`~matmill.textures.Texture`
+    or :class:`~matmill.textures.Surface`, also in tuples, and in arrays and records of objects. Element types that
+    differ from the parameter's are refused.
 
     ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
     ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has the contents that
