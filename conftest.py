@@ -24,6 +24,15 @@ _OF_TORCH = [
 _OF_TORCH += ["tests/support/decided_gpu.py"]
 collect_ignore = [] if find_spec("torch") else _OF_TORCH
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
+_OF_LANGUAGES = {
+    "numba": (
+        "src/matmill/testing/languages/numba_kernels.py",
+        "src/matmill/testing/languages/numba_host.py",
+        "tests/languages/numba_programs.py",
+    ),
+    "triton": ("src/matmill/testing/languages/triton_kernels.py", "tests/languages/triton_programs.py"),
+}
+collect_ignore += [file for package, files in _OF_LANGUAGES.items() if not find_spec(package) for file in files]
 # Files that import torch.distributed.tensor or Inductor, which takes seconds, and have no doctests: ranks of tests, or
 # tests that compile, import them.
 collect_ignore += [f"src/matmill/torch/{name}.py" for name in ("dtensor", "inductor", "fusion")]

@@ -257,11 +257,14 @@ def test_a_slot_overwritten_too_early_is_found(*, late: bool) -> None:
     assert report.ok, report.hazards
 
 
-def test_stores_of_matrices_race_too() -> None:
-    text = moved(1, trans=False, stores=True)
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(("first", "kind"), [(0, "same-value"), (1, "race")])
+def test_stores_of_matrices_race_too(*, trans: bool, first: int, kind: str) -> None:
+    text = moved(1, trans=trans, stores=True)
     at = np.zeros(64, np.uint32)
     at.reshape(2, 32)[:] = np.resize(np.arange(8, dtype=np.uint32) * 16, 32)
-    arrays = (np.zeros(4096, np.uint32), at, np.zeros(4096, np.uint32))
-    report = launched(text, *arrays)
-    assert [hazard.kind for hazard in report.hazards] == ["race"]
+    values = np.zeros(4096, np.uint32)
+    values[:32] = first  # those of the first warp
+    report = launched(text, values, at, np.zeros(4096, np.uint32))
+    assert [hazard.kind for hazard in report.hazards] == [kind]
     assert report.hazards[0].message.count("stmatrix") == 2

@@ -44,6 +44,11 @@ def test_modules_from_nvrtc() -> None:
     assert {"test.cu:9", "test.cu:10"} <= lines
 
 
+def test_the_alignment_behind_ptr_is_that_of_the_memory() -> None:
+    header = entry("").replace(".entry k()", ".entry k(.param .u32 n, .param .u64 .ptr .global .align 1 x)")
+    assert [(p.size, p.align) for p in parse(header).entries["k"].params] == [(4, 4), (8, 8)]
+
+
 def test_operands() -> None:
     body = """.reg .f32 f<3>; .reg .b64 p; ld.global.v2.f32 {f1, f2}, [p+-8];
     fma.rn.f32 f0, f1, 0f3F800000, f2; mov.b64 p, 0x1FU;"""

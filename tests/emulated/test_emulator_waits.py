@@ -179,6 +179,17 @@ def test_blocks_that_wait_for_other_blocks_get_there(schedule: int) -> None:
     assert out.tolist() == [1 << n for n in range(20)]
 
 
+@pytest.mark.parametrize("schedule", [0, 1, 2, 3])
+def test_blocks_that_pass_barriers_while_they_wait_for_a_lock_get_there(schedule: int) -> None:
+    source = """extern "C" __global__ void k(int* lock, volatile int* o) { __shared__ volatile int taken;
+      do { __syncthreads(); if (threadIdx.x == 0) taken = atomicCAS(lock, 0, 1); __syncthreads(); } while (taken);
+      if (threadIdx.x == 0) { __threadfence(); *o = *o * 2 + 1; __threadfence(); }
+      __syncthreads(); if (threadIdx.x == 0) atomicExch(lock, 0); }"""
+    arrays = {"lock": np.zeros(1, np.int32), "o": np.zeros(1, np.int32)}
+    launch(compile_ptx(source), arrays, grid=(20, 1, 1), block=(64, 1, 1), options={"schedule": schedule})
+    assert arrays["o"][0] == (1 << 20) - 1
+
+
 def test_a_flag_that_nobody_sets_is_a_deadlock() -> None:
     ptx = compile_ptx(HANDSHAKE.replace("BROKEN", "7"))
     arrays = {"flags": np.zeros(20, np.int32), "o": np.zeros(20, np.int32)}

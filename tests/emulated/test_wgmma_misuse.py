@@ -180,6 +180,23 @@ def test_operands_written_by_one_thread(body: str, kinds: list[str], late: bool)
     assert all("asynchronous read by thread" in h.message for h in report.hazards)
 
 
+@pytest.mark.parametrize(("own_waits", "kinds"), [(False, []), (True, ["missing-proxy-fence"])])
+def test_a_fence_between_the_barrier_and_the_product(own_waits: bool, kinds: list[str]) -> None:
+    # Triton places its fences so. PTX leaves open whether that is enough; --strict asks for the writer's own.
+    body = f"@p st.shared.u32 [base], w0; bar.sync 0; fence.proxy.async; {FENCE} {MMA} {COMMIT} {wait(0)}"
+    _, report = ran(f"setp.eq.u32 p, t, 32; {body}", races=True, own_waits=own_waits)
+    assert [h.kind for h in report.hazards] == kinds
+
+
+@pytest.mark.parametrize("early", ["fence.proxy.async; bar.sync 0;", "bar.sync 0; @p fence.proxy.async;"])
+def test_a_fence_that_does_not_come_between(early: str) -> None:
+    # Before the store, or by threads of another warp alone.
+    before, after = ("", early) if early.startswith("bar") else (early, "")
+    body = f"{before} @p st.shared.u32 [base], w0; bar.sync 0; {after} {FENCE} {MMA} {COMMIT} {wait(0)}"
+    _, report = ran(f"setp.eq.u32 p, t, 32; {body}", races=True)
+    assert [h.kind for h in report.hazards] == ["missing-proxy-fence"]
+
+
 # Warpgroups
 
 

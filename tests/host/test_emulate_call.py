@@ -358,3 +358,31 @@ def test_the_runtime_s_functions_of_dependent_launches() -> None:
     late = source.replace("cudaGridDependencySynchronize();", "", 1)
     report = matmill.emulate(late, "k", 1, 32, x, y, pdl=True)
     assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}
+
+
+def test_arguments_by_name() -> None:
+    x = np.ones(3)
+    assert matmill.emulate("__global__ void k(double* x, int n) { *x += n; }", "k", 1, 1, n=2, x=x).ok
+    assert x[0] == 3
+    with pytest.raises(ArgumentError, match=r"unexpected keyword argument 'm'; wanted k\(x, n\)\."):
+        matmill.emulate("__global__ void k(double* x, int n) { *x += n; }", "k", 1, 1, x, 2, m=2)
+
+
+def test_a_table_of_arrays() -> None:
+    table = np.empty(2, object)
+    table[:] = [np.full(8, 1.0), np.full(8, 2.0)]
+    source = "__global__ void k(double** t, double* o) { o[threadIdx.x] = t[1][threadIdx.x]; t[0][threadIdx.x] = 5; }"
+    out = np.zeros(8)
+    assert matmill.emulate(source, "k", 1, 8, table, out).ok
+    assert out.tolist() == [2.0] * 8
+    assert table[0].tolist() == [5.0] * 8
+    report = matmill.emulate(source, "k", 1, 9, table, np.zeros(9))
+    assert "behind the end of t[1] (64 B)" in report.hazards[0].message
+
+
+def test_arrays_of_eight_bit_floats() -> None:
+    x = np.arange(4).astype(ml_dtypes.float8_e5m2)[::-1]
+    assert matmill.emulate("__global__ void k(unsigned char* x) { x[0] = x[-1]; }", "k", 1, 1, x.view(np.uint8)).ok
+    assert x.astype(float).tolist() == [2, 2, 1, 0]
+    empty = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 x) { ret; }"
+    assert matmill.emulate(empty, None, 1, 1, x).ok

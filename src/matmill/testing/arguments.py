@@ -71,6 +71,14 @@ class At:
         return sum(each * stride for each, stride in zip(index, array.strides, strict=False))
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """A tensor map, without an address yet, over an array that is bound with the launch."""
+
+    array: object
+    map: TensorMap
+
+
 def array_key(array: NDArray[Any]) -> tuple[Any, ...]:
     """Return a key that arrays with the same memory, shape and type share."""
     return (array.ctypes.data, array.shape, array.strides, array.dtype)
@@ -121,8 +129,10 @@ class Binder:
             self.memory.holding(self.bound[key]).writable = True
         return self.bound[key]
 
-    def handle(self, name: str, image: Texture | Surface) -> Pointer:
-        """Return the handle of a texture or surface."""
+    def handle(self, name: str, image: object) -> Pointer:
+        """Return the handle of a texture or surface, or the address of an array."""
+        if not isinstance(image, Texture | Surface):
+            return self.pointer(name, host_array(name, image))
         if image not in self.images:
             pointer = self.pointer(name, image.array, stored=isinstance(image, Surface))
             self.images[image] = self.memory.attach(name, image, pointer)
@@ -131,6 +141,8 @@ class Binder:
     def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:
         """Return one value as an argument of the launch."""
         name = parameter.name if parameter is not None and parameter.name else f"argument {index}"
+        if isinstance(value, Mapped):
+            value = replace(value.map, pointer=self.pointer(name, host_array(name, value.array)))
         if isinstance(value, Struct | TensorMap):
             return value
         if isinstance(value, Texture | Surface):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matmill.emulator import Order
 from matmill.errors import ArgumentError
@@ -11,17 +12,18 @@ from matmill.launch import Dim3
 from matmill.testing.arguments import At
 from matmill.testing.findings import seen
 from matmill.testing.kernel import Settings, load
+from matmill.testing.languages import Call, in_order, python_launch
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
 
 
 def emulate(
-    source: str | Path, entry: str | None, grid: int | Sequence[int], block: int | Sequence[int], *args: object,
+    source: object, entry: str | None, grid: Any, block: int | Sequence[int] | None, *args: object,
     shared: int = 0, cluster: int | Sequence[int] | None = None, cooperative: bool = False,
     symbols: Mapping[str, object] | None = None, strict: bool = False, races: bool = True, initcheck: bool = False,
     late_copies: bool = False, schedule: int = 0, orders: Sequence[Order] = (), pdl: bool = False,
     pdl_writes: Sequence[str] | None = None, include: Iterable[str | Path] = (), options: Iterable[str] = (),
-    target: str = "sm_90a", suppressions: str | Path | Sequence[Suppression] = (),
+    target: str = "sm_90a", suppressions: str | Path | Sequence[Suppression] = (), **named: object,
 ) -> LaunchReport:  # fmt: skip
     """Run one launch of a kernel on the CPU, on NumPy arrays in place, and report its counters and hazards.
 
@@ -30,11 +32,15 @@ def emulate(
     template (``"scale<float, 4>"``), or None for the only one. ``grid`` and ``block`` are one to three extents,
     ``shared`` the bytes of dynamic shared memory, ``cluster`` blocks per cluster.
 
-    ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
-    works in place (read-only arrays may only be read); :func:`at` for an address inside one; Python numbers, which
-    become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes
-    structures for structs by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in
-    tuples, and in arrays and records of objects. Element types that differ from the parameter's are refused.
+    ``source`` may also be a kernel of numba-cuda, Triton, CuPy or cuda-core as its library has it; for Triton, which
+    has 32 threads per warp, ``block`` is None.
+
+    ``args`` are the kernel's arguments, ``named`` those by the names of its parameters: arrays in host memory (NumPy,
+    torch, anything with DLPack), on which the kernel works in place (read-only arrays may only be read); :func:`at` for
+    an address inside one; Python numbers, which become the parameter's type; NumPy scalars of that type; None for a
+    null pointer; tuples, NumPy records and ctypes structures for structs by value; a :class:`~matmill.textures.Texture`
+    or :class:`~matmill.textures.Surface`, also in tuples, and in arrays and records of objects. Element types that
+    differ from the parameter's are refused.
 
     ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
     ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has the contents that
@@ -65,10 +71,18 @@ def emulate(
     >>> report.ok, float(x[99]), report.counters.global_load_sectors
     (True, 198.0, 13)
     """
-    kernel = load(source, entry, [Path(each) for each in include], tuple(options), target)
+    folders, given = [Path(each) for each in include], tuple(options)
+    if isinstance(source, str | Path):
+        kernel = load(source, entry, folders, given, target)
+        values = in_order(kernel, args, named)
+    else:
+        python = python_launch(source, Call(entry, grid, block, args, named, target))
+        kernel, values = python.load(folders, given, target)
+        grid, block, cluster = python.grid or grid, python.block or block, python.cluster or cluster
+        shared, cooperative, pdl = python.shared or shared, python.cooperative or cooperative, python.pdl or pdl
     order = Order(schedule, late_lanes=bool(schedule % 2), late_copies=late_copies)
     return kernel.launch(
-        extent("grid", grid), extent("block", block), args, shared=shared,
+        extent("grid", grid), extent("block", block), values, shared=shared,
         cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1), cooperative=cooperative, pdl=pdl,
         pdl_writes=pdl_writes, strict=strict, initcheck=initcheck, symbols=symbols,
         settings=Settings(races, order, lambda program, _: seen(program, orders, first=schedule)),
@@ -91,13 +105,13 @@ def at(array: object, index: int | tuple[int, ...]) -> At:
     return At(array, index)
 
 
-def extent(argument: str, value: int | Sequence[int]) -> Dim3:
+def extent(argument: str, value: int | Sequence[int] | None) -> Dim3:
     """Return one to three positive extents, with ones appended, as three.
 
     >>> extent("grid", 4), extent("block", (16, 16))
     ((4, 1, 1), (16, 16, 1))
     """
-    parts = (value,) if isinstance(value, int) else tuple(value)
+    parts: tuple[Any, ...] = (value,) if isinstance(value, int | None) else tuple(value)
     if not 1 <= len(parts) <= 3 or not all(isinstance(each, int) or hasattr(each, "__index__") for each in parts):
         raise ArgumentError(
             argument=argument,

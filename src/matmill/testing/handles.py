@@ -1,4 +1,4 @@
-"""Textures and surfaces in arrays and records, replaced by their handles for kernels."""
+"""Textures, surfaces and arrays in arrays of objects and in records, replaced by handles and addresses for kernels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HANDLES: dict[str, type[Texture | Surface]] = {
 }
 
 
-def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture | Surface], Pointer]) -> NDArray[Any]:
-    """Copy an array of textures and surfaces, or of records with such members, with handles in their place."""
+def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, object], Pointer]) -> NDArray[Any]:
+    """Copy an array of textures, surfaces and arrays, or of records with such members, with handles in their place."""
 
     def address(where: str, value: object) -> int:
-        if not isinstance(value, Texture | Surface):
+        if value is None or isinstance(value, str | bool | int | float):
             raise ArgumentError(
                 argument=where,
                 got=f"a {type(value).__name__} in an array of objects",
-                wanted="a Texture or a Surface",
+                wanted="a Texture, a Surface or an array",
                 fix="Give the array the element type that the kernel has.",
             )
         return handle(where, value).address

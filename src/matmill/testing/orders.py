@@ -22,10 +22,10 @@ class Emulate:
 
     def __call__(
         self,
-        source: str | Path,
+        source: object,
         entry: str | None,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
+        grid: Any,
+        block: int | Sequence[int] | None,
         *args: object,
         check: bool = True,
         **keywords: Any,
@@ -47,9 +47,9 @@ class Emulate:
         self.reports.append(report)
         return report.raise_if() if check else report
 
-    def _resolve_path(self, source: str | Path) -> str | Path:
+    def _resolve_path(self, source: object) -> object:
         """Return a path relative to the test's folder, if there is such a file."""
-        if isinstance(source, str) and ("\n" in source or "{" in source):
+        if not isinstance(source, str | Path) or "\n" in str(source) or "{" in str(source):
             return source
         beside = self.folder / source
         return beside if beside.is_file() else source

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--matmill-schedules", metavar="N", help="how many other orders of warps, whatever the ini file says"
     )
+    group.addoption(
+        "--matmill-redirect", choices=("numba", "triton"), help="emulate what tests launch in this language"
+    )
     for name, (text, default) in _BOOLEANS.items():
         parser.addini(name, text, type="bool", default=default)
     parser.addini("matmill_schedules", "how many other orders of warps each launch is run in (default 1)", default="1")
@@ -57,6 +61,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line("markers", _MARKER)
+    if language := config.getoption("--matmill-redirect"):
+        from matmill.testing.redirect import redirected  # noqa: PLC0415 - as below
+
+        stack, settings = ExitStack(), _defaults(config)
+        settings["suppressions"] = settings["suppressions"] or ()
+        del settings["schedules"]
+        stack.enter_context(redirected(language, **settings | {"late_copies": False}))
+        config.add_cleanup(stack.close)
 
 
 def _defaults(config: pytest.Config) -> dict[str, Any]:

@@ -140,6 +140,8 @@ class Atomic:
                 out[who] = old
         if changed:
             access.machine.progress += 1
+        else:
+            access.machine.vain += 1
         note_store(piece.region.allocation, access.instruction)
         for marks in piece.region.marks:
             marks[access.element][index] = ones(access.element)

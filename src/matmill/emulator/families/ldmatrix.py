@@ -10,6 +10,8 @@ address. With .trans two lanes share two words; each counts as accessing one of 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ from matmill.emulator.frontend.syntax import Address, Instruction
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, scalars
+from matmill.emulator.races.shadow.warp_accesses import Stores
 from matmill.emulator.report.hazards import fault
 
 _ROWS = 8
@@ -102,7 +105,7 @@ class MatrixAccess(Access):
         requests = int(warps.sum())
         return requests, int(actual.sum()), int(ideal.sum()), requests * self.matrices * _ROWS * _ROW_BYTES
 
-    def _watch(self, _values: tuple[Row, ...]) -> None:
+    def _watch(self, values: tuple[Row, ...]) -> None:
         detector = self.machine.detector
         if detector is None:
             return
@@ -110,6 +113,7 @@ class MatrixAccess(Access):
         active = np.repeat(warps[:, None], LANES, axis=1)
         row, byte = _WORDS[self.transposed]
         for matrix in range(self.matrices):
+            contents = partial(self._contents, values, matrix) if values else None
             detector.access(
                 "shared",
                 warp=self.addresses.lanes.warp_ids,
@@ -118,7 +122,17 @@ class MatrixAccess(Access):
                 width=_WORD_BYTES,
                 kind=self.kind,
                 where=self.where,
+                stores=Stores(self.addresses.lanes.warp_ids, contents) if contents is not None else None,
             )
+
+    def _contents(self, values: tuple[Row, ...], matrix: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return the bytes that each lane stores of a matrix, and those before: uint8[warps, 32, 4] each."""
+        piece, (row, byte), words = self.pieces[0], _WORDS[self.transposed], _ROW_BYTES // _WORD_BYTES
+        rows = piece.index.reshape(-1, LANES)[:, matrix * _ROWS + row]
+        held = piece.region.words[_WORD_BYTES][piece.start // _WORD_BYTES + rows * words + byte // _WORD_BYTES]
+        stored = values[0].reshape(len(rows), -1, LANES)[:, matrix, row * words + byte // _WORD_BYTES]
+        one, two = (np.ascontiguousarray(each)[..., None].view(np.uint8) for each in (stored, held))
+        return one, two
 
 
 class _Transfer:
@@ -130,11 +144,11 @@ class _Transfer:
         self.warps = bound.lanes.warp_count
         self.rows = _ROWS * access.matrices
 
-    def locate(self) -> bool:
-        """Check and count one execution; return False if no warp takes part."""
+    def locate(self, *stored: Row) -> bool:
+        """Check and count one execution, which stores words; return False if no warp takes part."""
         if self.whole is not None:
             self.whole()
-        return self.access.locate()
+        return self.access.locate(stored)
 
     def memory(self) -> tuple[Row, NDArray[np.int64]]:
         """Return shared memory as rows of 16 bytes, and the row of each address: int64[warps, 8 * matrices]."""
@@ -184,12 +198,12 @@ class StoreMatrices(_Transfer):
 
     def __call__(self, *values: Row) -> None:
         """Store one matrix from each register; of rows with one address the last one remains."""
-        if not self.locate():
+        each = [np.broadcast_to(value, self.warps * LANES).reshape(self.warps, LANES) for value in values]
+        words = self.oriented(np.stack(each, axis=1))
+        if not self.locate(words):
             return
         access = self.access
         access.machine.progress += 1
-        each = [np.broadcast_to(value, self.warps * LANES).reshape(self.warps, LANES) for value in values]
-        words = self.oriented(np.stack(each, axis=1))
         rows = words.reshape(self.warps, -1).view(np.complex128)
         view, index = self.memory()
         _, warps = access.active_rows()

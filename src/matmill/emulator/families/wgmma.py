@@ -261,7 +261,8 @@ class _WgmmaIssue:
         events = machine.events
         if events is None:
             return ()
-        agents = tuple(events.issue(warp, np.ones(LANES, np.bool_)) for warp in self.lanes.warp_ids.tolist())
+        whole, lenient = np.ones(LANES, np.bool_), not machine.products.own_waits
+        agents = tuple(events.issue(warp, whole, fenced=lenient) for warp in self.lanes.warp_ids.tolist())
         for operand, each in zip(self.operands, descriptors, strict=True):
             blocks = machine.geometry.block_ids[machine.geometry.block_of_warp[warps]].tolist()
             for agent, block, offsets in zip(agents, blocks, operand.offsets(warps, each), strict=True):

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from matmill.emulator.frontend.lexer import Token, syntax_error
 
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
-# Paths of CUDA's own headers, in wheels and in toolkits.
-_TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
+# Paths of CUDA's own headers, in wheels and in toolkits, and of what Triton and numba bring in Python.
+_TOOLKIT = re.compile(
+    r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/"
+    r"|/site-packages/(?:triton|numba|numba_cuda)/"
+)
 # NVRTC's built-in copy of CUDA's headers, whose lines no user can see.
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _MOST_CALLERS = 64

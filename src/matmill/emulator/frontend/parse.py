@@ -188,17 +188,20 @@ class _Parser(OperandReader):
 
     def _variable_type(self, line: int) -> tuple[int, int, str]:
         """Return alignment, vector length and element type, with defaults."""
-        align, vector, element = 0, 1, ""
+        align, vector, element, pointer = 0, 1, "", False
         while self.token.kind == "word" and self.token.text.startswith("."):
             word = self.take().text[1:]
             if word == "align":
-                align = self.take_integer("an alignment in bytes")
+                # Behind .ptr it is that of the memory which the parameter points to.
+                number = self.take_integer("an alignment in bytes")
+                align = align if pointer else number
             elif word in {"v2", "v4", "v8"}:
                 vector = int(word[1])
             elif word in TYPE_BYTES:
                 element = word
             elif word not in {"ptr", "managed", "global", "shared", "local", "const"}:
                 raise syntax_error(line, repr("." + word), "a type, .align or .ptr")
+            pointer |= word == "ptr"
         return align, vector, element
 
     def _array_size(self, vector: int) -> tuple[int, bool]:

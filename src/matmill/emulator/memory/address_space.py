@@ -293,5 +293,5 @@ def _span(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
     size = below + sum(s for s in steps if s > 0) + array.dtype.itemsize
     corner = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
     lowest = array[(*corner, ...)]
-    element = np.lib.stride_tricks.as_strided(lowest, (1,), (array.dtype.itemsize,)).view(np.uint8)
+    element = lowest.reshape(1).view(np.uint8)
     return np.lib.stride_tricks.as_strided(element, (size,), (1,)), below

@@ -74,7 +74,7 @@ class WarpgroupProducts:
         self, geometry: BatchGeometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool, own_waits: bool
     ) -> None:
         self.late = late
-        self._own_waits = own_waits
+        self.own_waits = own_waits
         self.warpgroups = Warpgroups(geometry, kernel)
         self._geometry, self._file, self._kernel, self._hazards = geometry, file, kernel, hazards
         count = geometry.warp_count
@@ -105,7 +105,7 @@ class WarpgroupProducts:
         self._newest[warps] = issued.group
         self._last.update(dict.fromkeys(warps.tolist(), issued.instruction))
         for warp, group, agent in zip(warps.tolist(), issued.group.tolist(), issued.agents, strict=False):
-            for each in [warp] if self._own_waits else self.warpgroups.members[warp].tolist():
+            for each in [warp] if self.own_waits else self.warpgroups.members[warp].tolist():
                 self._agents.setdefault(each, []).append((group, agent))
         if not self.late:
             file[issued.sums] = perform(issued, file, slice(None), file[issued.sums])

@@ -25,6 +25,9 @@ from matmill.emulator.program.table import Value
 from matmill.emulator.program.waits import Barrier, Converge, GroupWait, Poll
 from matmill.emulator.report.hazards import KernelFault
 
+# So many atomics change nothing before all warps have so many turns.
+_PATIENCE = 64
+
 
 class Scheduler:
     """Runs one machine's batch to its end, or until only spinning warps are left."""
@@ -46,6 +49,7 @@ class Scheduler:
         self.calls = CallStack(interpreter)
         # Only kernels that can see it let diverged lanes meet late.
         self.late = order.late_lanes and machine.program.sees_convergence
+        self._turns = 0
 
     def begin(self, block_ids: Ints) -> None:
         """Start a batch of thread blocks, numbered ``block_ids`` in the grid: all threads are at the first block."""
@@ -79,10 +83,24 @@ class Scheduler:
                 if self.counters.can_run().any():
                     return False
                 raise self.stuck_warps.deadlock()
-            chosen = self.order.foremost(chosen)
-            at = first[chosen]
-            block = int(at.min())
-            self._run(block, chosen[at == block])
+            self._run(*self._next(chosen))
+
+    def _next(self, warps: Ints) -> tuple[int, Ints]:
+        """Return the block of code that runs next, and those of ``warps`` that run it.
+
+        Warps that try in vain to lock what others have locked pass barriers as they do so, and look busy. After many
+        such atomics everybody who may run has turns.
+        """
+        if self.machine.vain > _PATIENCE:
+            self.machine.vain, self._turns = 0, _PATIENCE
+        if self._turns:
+            self._turns -= 1
+            blocks = np.unique(self.counters.first[warps])
+            block = int(blocks[self._turns % len(blocks)])
+        else:
+            warps = self.order.foremost(warps)
+            block = int(self.counters.first[warps].min())
+        return block, warps[self.counters.first[warps] == block]
 
     def _release_held(self) -> bool:
         """Release lanes that wait in vain for others of their warp; return whether there are any. Nobody can run."""

@@ -79,6 +79,8 @@ class Machine:
         self.buffers = Buffers()
         self.underflow = [False]
         self.progress = 0
+        # Atomics that changed nothing, since all warps last had their turns.
+        self.vain = 0
         self.ticks = 0
         self.events: AsyncEvents | None = context.detector if isinstance(context.detector, AsyncDetector) else None
         self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)

@@ -10,8 +10,9 @@ in the *async proxy*. Order comes from barriers of all kinds, warp barriers, rel
 - an operation's issue, and the waits for bulk groups and wgmma groups.
 
 For a generic write before an asynchronous access, its own thread must also execute fence.proxy.async before the
-synchronization that orders the two, or the pair is reported as "missing-proxy-fence". For an asynchronous access before
-a generic one a wait is enough, and an asynchronous write may follow a generic read without any fence.
+synchronization that orders the two, or the pair is reported as "missing-proxy-fence". For a product a fence of its
+warp behind the synchronization is enough too, unless warps must wait themselves (``own_waits``). For an asynchronous
+access before a generic one a wait is enough, and an asynchronous write may follow a generic read without any fence.
 
 Shared memory is checked lane by lane with ``thread_clocks``. Global memory is checked as in ``RaceDetector``, with
 mbarriers and cluster barriers added to the order (``release_order``). Asynchronous accesses to global memory count as
@@ -329,9 +330,12 @@ class AsyncDetector(RaceDetector):
             ordering=ordering,
         )  # fmt: skip
 
-    def issue(self, warp: int, lanes: Flags) -> int:
-        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""
-        agent = self._threads.issue(warp, lanes)
+    def issue(self, warp: int, lanes: Flags, *, fenced: bool = False) -> int:
+        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it.
+
+        If ``fenced``, a fence of the warp itself also makes visible what others wrote before it.
+        """
+        agent = self._threads.issue(warp, lanes, fenced=fenced)
         self._clocks.now[warp] += 1
         return agent
 

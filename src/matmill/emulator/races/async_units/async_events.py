@@ -36,8 +36,11 @@ class AsyncEvents(Protocol):
     def passed(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
         """Acquire the last completed phase by a successful wait of these threads, at ``where``."""
 
-    def issue(self, warp: int, lanes: Lanes) -> int:
-        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it."""
+    def issue(self, warp: int, lanes: Lanes, *, fenced: bool = False) -> int:
+        """Start an operation of some lanes (bool[32]) of a warp; return the agent that performs it.
+
+        If ``fenced``, a fence of the warp itself also makes visible what others wrote before it.
+        """
 
     def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
         """Record an agent's ``kind`` ("read" or "write") of ``width`` bytes at offsets of a block's shared memory."""

@@ -10,7 +10,7 @@ Each actor has a row of two vectors, with an element for every actor of the clus
 - *known*: the other's clock up to which its accesses happen before this actor's next one;
 - *visible*: the other's clock up to which its generic writes are known to be visible to the
   asynchronous units. A thread's own fence.proxy.async sets it, and it is passed on like what is known (PTX ISA,
-  "Proxy-preserved base causality order"). A fence by anybody else does not help.
+  "Proxy-preserved base causality order"). A fence by anybody else helps only products (``issue``).
 
 Vectors are int32[2, actors]. Synchronization takes the maximum over rows, and over a barrier's vectors.
 """
@@ -72,6 +72,8 @@ class ThreadClocks:
         self._free_agents: dict[int, deque[int]] = {}
         self._busy: set[int] = set()
         self._issuers: dict[int, dict[int, int]] = {}
+        # What whole warps knew when they last executed a fence.proxy.async.
+        self._fenced: dict[int, Vectors] = {}
 
     @property
     def now(self) -> Ints:
@@ -152,6 +154,9 @@ class ThreadClocks:
         """Make the generic writes of these threads visible to the asynchronous units."""
         slot, rows, now = self._rows(warps, lanes)
         self._flat()[VISIBLE, slot, rows, rows] = now
+        for warp, members in zip(warps.tolist(), lanes, strict=True):
+            if members.all():
+                self._fenced[warp] = self.released(np.array([warp]), members[None])[KNOWN]
 
     def strangers(self, thread: int, clock: int, warps: Ints, lanes: Flags) -> int | None:
         """Return a lane among some of one cluster that does not come after a thread's accesses at a clock, or None."""
@@ -163,10 +168,16 @@ class ThreadClocks:
 
     # Agents
 
-    def issue(self, warp: int, lanes: Flags) -> int:
-        """Start an operation of some lanes (bool[32]) of a warp; return its agent, with its clock."""
+    def issue(self, warp: int, lanes: Flags, *, fenced: bool = False) -> int:
+        """Start an operation of some lanes (bool[32]) of a warp; return its agent, with its clock.
+
+        If ``fenced``, what the whole warp knew at its last fence is visible to the operation, too.
+        """
         warps, mask = np.array([warp]), lanes[None]
         vectors = self.released(warps, mask)
+        if fenced and warp in self._fenced:
+            seen = self._fenced[warp]
+            np.maximum(vectors[VISIBLE, : len(seen)], seen, out=vectors[VISIBLE, : len(seen)])
         cluster = int(self._cluster[warp])
         free = self._free_agents[cluster]
         if not free:
@@ -244,6 +255,8 @@ class ThreadClocks:
                 self._slot[cluster] = -1
                 del self._free_agents[cluster]
                 self._busy.difference_update(self._issuers.pop(cluster))
+        for warp in (blocks[:, None] * self.warps_per_block + np.arange(self.warps_per_block)).ravel().tolist():
+            self._fenced.pop(warp, None)
 
     def _flat(self) -> Vectors:
         """Return the vectors as int32[2, slots, actors, actors]."""
