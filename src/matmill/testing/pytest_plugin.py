@@ -94,9 +94,15 @@ def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show the reports of a test's launches if it fails otherwise, such as by an assertion about results."""
+    """Show the reports of a test's launches if it fails otherwise, such as by an assertion about results.
+
+    Of a test that passes, ``pytest -rP`` shows the verdicts.
+    """
     reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
     shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # whether the exception has shown them
-    if call.when == "call" and call.excinfo is not None and reports and not shown:
-        item.add_report_section("call", "matmill", "\n\n".join(str(report) for report in reports))
+    if call.when == "call" and not shown:
+        failed = call.excinfo is not None
+        texts = [str(report) if failed else report.advice() for report in reports if failed or report.verdict]
+        if texts:
+            item.add_report_section("call", "matmill", "\n\n".join(texts))
     return (yield)
