@@ -128,6 +128,14 @@ BRANCH = """__global__ void k(const float* in, float* out) {
   out[t] = x;
 }
 """
+TREE = """__global__ void k(const float* in, float* out) {
+  __shared__ float s[256];
+  const int t = threadIdx.x;
+  s[t] = in[blockIdx.x * 256 + t];
+  __syncthreads(); for (int CODE s[t] += s[t + step]; __syncthreads(); }
+  if (t == 0) out[blockIdx.x] = s[0];
+}
+"""
 COPIES = """#include <cuda_pipeline.h>
 __global__ void k(const float4* in, float* out, int tiles) {
   __shared__ float4 tile[2][64];
@@ -227,8 +235,13 @@ CASES = {
         "divergence", BRANCH, "t % 4 == 0", "t / 32 % 4 == 0", 5,
         ("8 of 32 lanes work", "let whole warps take one way"), (ones(256), ones(256)), block=(256,), grid=(1,),
     ),
+    "a tree that skips threads": Case(
+        "divergence", TREE, "step = 1; step < 256; step *= 2) { if (t % (2 * step) == 0)",
+        "step = 128; step; step /= 2) { if (t < step)", 5, ("let whole warps take one way",), (ones(256 * 8), ones(8)),
+        block=(256,), grid=(8,),
+    ),
     "blocks of 8 threads": Case(
-        "divergence", BRANCH, "true", "true", 5, ("8 of 32 lanes work", "a multiple of 32 threads, not 8"),
+        "divergence", BRANCH, "true", "true", 0, ("8 of 32 lanes work", "a multiple of 32 threads, not 8"),
         (ones(256), ones(256)), block=(8,), grid=(1,), right_block=(64,),
     ),
     "a copy that is waited for at once": Case(

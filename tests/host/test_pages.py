@@ -105,7 +105,7 @@ def test_a_page_opens_with_the_verdict(report: LaunchReport) -> None:
     )  # fmt: skip
     text = page(right)
     assert text.index('id="verdict"') < text.index('id="hazards"')
-    assert "1 to improve" in text
+    assert "1 thing to improve" in text
     assert "fine" not in text
     assert "32 passes where 1 would do (bank conflicts)" in text
     assert "shared passes 135,168 → 4,224" in text

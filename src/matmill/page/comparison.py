@@ -38,8 +38,8 @@ def _counts(comparison: Comparison) -> str:
         )
         ratio = f"{second / first:.3g}x" if first else ""
         mark = f'<span class="{_CLASSES[kind]}">{kind}</span>'
-        rows.append((escape(name), f"{first:,}", f"{second:,}", bars, ratio, mark))
-    heads = (("what", False), ("A", True), ("B", True), ("", False), ("B / A", True), ("", False))
+        rows.append((escape(name), f"{first:,}", f"{second:,}", ratio, mark, bars))
+    heads = (("what", False), ("A", True), ("B", True), ("B / A", True), ("", False), ("", False))
     return table(heads, rows) if rows else "<p>All counts are equal.</p>"
 
 

@@ -37,7 +37,8 @@ def page(report: LaunchReport) -> str:
         ("roofline", "Occupancy and roofline", _limits(report)),
         ("counts", "All counts", _counts(report)),
     )
-    advice = f"{len(report.verdict)} to improve" if report.verdict else "fine"
+    things = len(report.verdict)
+    advice = f"{things} thing{'s' if things > 1 else ''} to improve" if things else "fine"
     kind = "error" if not report.ok else "warning" if report.verdict else "note"
     items = "".join(f"<li>left out: {escape(each)}</li>" for each in report.left_out)
     lead = (

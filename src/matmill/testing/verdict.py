@@ -259,23 +259,18 @@ def local_memory(report: EmulatedLaunch) -> Iterator[Advice]:
 
 
 def divergence(report: EmulatedLaunch) -> Iterator[Advice]:
-    """Advise on the line that most lanes do not take part in, if the launch loses half of its lanes to such lines."""
-    warps, threads = report.counters.instructions, sum(report.threads_by_line.values())
-    if threads * 2 >= warps * LANES or not threads:
-        return
-    where = max(
-        report.threads_by_line, key=lambda at: report.by_line[at].instructions * LANES - report.threads_by_line[at]
-    )
-    size, least = report.launch.threads_per_block, -(-threads // LANES)
-    lanes = report.threads_by_line[where] / report.by_line[where].instructions
-    remedy = (
-        f"make blocks of a multiple of 32 threads, not {size}"
-        if size < LANES
-        else "let whole warps take one way: branch on threadIdx.x / 32, or regroup the work"
-    )
-    cause = f"{lanes:.3g} of 32 lanes work on average"
-    cycles = _INSTRUCTION * (warps - least)
-    yield Advice("divergence", where, cause, remedy, "warp instructions", warps, least, cycles)
+    """Advise on lines that a third of the lanes do not take part in, or on blocks that are smaller than a warp."""
+    size = report.launch.threads_per_block
+    lines = [(at, report.by_line[at].instructions, threads) for at, threads in report.threads_by_line.items()]
+    remedy = "let whole warps take one way: branch on threadIdx.x / 32, or regroup the work"
+    if size < LANES and lines:
+        lines = [("", sum(warps for _, warps, _ in lines), sum(threads for *_, threads in lines))]
+        remedy = f"make blocks of a multiple of 32 threads, not {size}"
+    for where, warps, threads in lines:
+        if warps * LANES >= _FACTOR * threads:
+            cause, least = f"{threads / warps:.3g} of 32 lanes work on average", -(-threads // LANES)
+            cycles = _INSTRUCTION * (warps - least)
+            yield Advice("divergence", where, cause, remedy, "warp instructions", warps, least, cycles)
 
 
 def serialised_copies(report: EmulatedLaunch) -> Iterator[Advice]:
@@ -335,11 +330,15 @@ RULES: tuple[Rule, ...] = (uncovered_output, *_LINE_RULES, *_LAUNCH_RULES)
 
 
 def _lines(report: EmulatedLaunch, space: str) -> Iterator[MemoryAccess]:
-    """Yield the accesses to a state space, those of one line that are alike as one, with its worst conflict."""
+    """Yield the accesses to a state space, those of one line that are alike as one.
+
+    All of a line to shared memory are one, with the worst conflict.
+    """
     groups: dict[tuple[object, ...], list[MemoryAccess]] = {}
     for each in report.accesses:
         if each.space == space and each.requests:
-            groups.setdefault((each.where, each.kind, each.width, each.x), []).append(each)
+            key = (each.where,) if space == "shared" else (each.where, each.kind, each.width, each.x)
+            groups.setdefault(key, []).append(each)
     for group in groups.values():
         totals = {name: sum(getattr(each, name) for each in group) for name in ("requests", "passes", "ideal", "bytes")}
         conflicts = [each.conflict for each in group if each.conflict is not None]
