@@ -6,6 +6,7 @@
 ``MATMILL_COMPILE=wait``    calls wait for the compiler, though a compiled kernel could answer (default: ``background``)
 ``MATMILL_EXECUTOR``        ``auto`` (default), ``gpu``, ``cpu`` or ``emulator``, where a call names none
 ``RANK``                    this process's number in its job, as torchrun sets it
+``COLUMNS``                 how wide output may be where it goes to a file or a pipe (default 80)
 ``NO_COLOR``                any non-empty value: plain text (https://no-color.org)
 ==========================  ==========================================================================================
 """
@@ -75,6 +76,12 @@ def rank() -> int:
     """Return this process's number in its job, as torchrun sets it in ``RANK``; 0 for any other program."""
     number = os.environ.get("RANK", "")
     return int(number) if number.isdecimal() else 0
+
+
+def columns() -> int | None:
+    """Return the width of output that ``COLUMNS`` names, or None if it names none."""
+    named = os.environ.get("COLUMNS", "")
+    return int(named) if named.isdigit() and int(named) else None
 
 
 def plain_text() -> bool:

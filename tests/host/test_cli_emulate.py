@@ -363,9 +363,9 @@ def test_bulk_copies_and_their_barriers_are_shown(folder: Path, capsys: pytest.C
     text = capsys.readouterr().out
     for count in ("bulk_loads", "bulk_load_sectors", "bulk_store_bytes", "mbarrier_waits", "mbarrier_arrivals"):
         assert count in text
-    assert re.search(r"PTX line 9 +1 : 8 +cp\.async\.bulk\.shared", text)
-    assert re.search(r"PTX line 13 +1 : 4 +cp\.async\.bulk\.global", text)
-    assert "global, cp.async, bulk: requests : 32-byte sectors" in text
+    assert re.search(r"^PTX line +access +requests +moved +fewest", text, re.MULTILINE)
+    assert re.search(r"^9 +bulk load +1 +8 +8 +cp\.async\.bulk\.shared", text, re.MULTILINE)
+    assert re.search(r"^13 +bulk store +1 +4 +4 +cp\.async\.bulk\.global", text, re.MULTILINE)
     lines = asked(*arguments, capsys=capsys)["by_line"]
     assert lines["PTX line 9"]["bulk_load_bytes"] == 256
     assert lines["PTX line 8"]["mbarrier_arrivals"] == 1
@@ -548,6 +548,93 @@ def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture
     (folder / "k.ptx").write_text(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {\n tcgen05.ld;\n ret; }")
     assert main(["emulate", "k.ptx", "--block", "32"]) == cli.FAILED
     assert "PTX line 5: got 'tcgen05.ld;' (the tensor memory" in capsys.readouterr().err
+
+
+TILE = """__global__ void tile_by_tile(const float* in, float* out, int n) {
+  __shared__ float tile[32][EXTENT];
+  const int i = threadIdx.x, j = threadIdx.y, x = blockIdx.x * 32, y = blockIdx.y * 32;
+  tile[j][i] = in[(y + j) * n + x + i] + 0.0f;  // a long line, which does not fit
+  __syncthreads();
+  out[(x + j) * n + y + i] = tile[i][j];
+}"""
+TILES = ["--grid", "2,2", "--block", "32,32", "--arg", "random:f32:64x64", "--arg", "zeros:f32:64x64", "--arg", "64"]
+
+
+def test_a_report_opens_with_the_verdict_and_fits_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tile.cu").write_text(TILE.replace("EXTENT", "32"))
+    command = ["emulate", "tile.cu", *TILES]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    widths = {}
+    for columns in (60, 80, 120):
+        if columns != 80:  # which is that of a pipe
+            monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(command) == cli.OK
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1:4] == [
+            "",
+            "verdict:",
+            "  tile.cu:6  32 passes where 1 would do (bank conflicts)",
+        ]
+        assert "    → pad tile to [32][33]: shared passes 4,096 → 128" in lines
+        cut = lines.index("Memory traffic by line")
+        assert re.match(r"6 +shared load +128 +4,096 +128 +32x", lines[cut + 6])
+        widths[columns] = max(len(line) for line in lines[cut:])
+        monkeypatch.delenv("COLUMNS", raising=False)
+    assert widths[60] < 80
+    assert widths[80] <= 80
+    assert 100 < widths[120] <= 120
+    advice = asked(*command, capsys=capsys)["verdict"][0]
+    assert (advice["rule"], advice["where"]) == ("bank conflicts", "tile.cu:6")
+    assert (advice["before"], advice["after"], advice["unit"]) == (4096, 128, "shared passes")
+    assert advice["gain"] == "shared passes 4,096 → 128"
+
+
+def test_outputs_are_compared_with_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.arange(100, dtype=np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "right.npy", 3 * x.reshape(10, 10))
+    command = [*LAUNCH, "--arg", "in:x.npy", "--arg", "out:y.npy:f32:100", "--arg", "2", "--arg", "100"]
+    command[command.index("out:y.npy:f32:100")] = "in:x.npy"
+    np.save(folder / "y.npy", x)
+    command[command.index("in:x.npy", command.index("in:x.npy") + 1)] = "out:y.npy"
+    record = asked(*command, "--expect", "right.npy", capsys=capsys)
+    assert [each["different"] for each in record["expected"]] == [0]
+    wrong = 3 * x.reshape(10, 10)
+    wrong[2, 5:] += 1
+    wrong[9] = np.nan
+    np.save(folder / "wrong.npy", wrong)
+    np.save(folder / "y.npy", x)
+    assert main([*command, "--expect", "1=wrong.npy"]) == cli.FAILED
+    text = capsys.readouterr().out
+    assert "argument 1 differs from wrong.npy in 15 of 100 elements:\n  [2][5] is 75.0, wanted 76.0\n" in text
+    assert "\n  and 10 more\n" in text
+    np.save(folder / "y.npy", x)
+    near = np.where(np.arange(100) == 7, 22, 3 * x)
+    np.save(folder / "near.npy", near)
+    record = asked(*command, "--expect", "1=near.npy", code=cli.FAILED, capsys=capsys)
+    assert record["expected"][0]["first"] == [{"index": [7], "got": 21.0, "wanted": 22.0}]
+    np.save(folder / "y.npy", x)
+    assert asked(*command, "--expect", "1=near.npy", "--tolerance", "0.01", capsys=capsys)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--expect", "right.npy"], "INDEX=FILE.npy, where INDEX is an array argument: 0, 1"),
+        (["--expect", "2=right.npy"], "an array argument: 0, 1"),
+        (["--expect", "1=gone.npy"], "--expect: got gone.npy: No such file"),
+        (["--expect", "1=right.npy"], "--expect: got right.npy: float32 (3,); wanted float32 (100,), as argument 1"),
+        (["--expect", "1=whole.npy"], "--expect: got whole.npy: int64 (100,); wanted float32 (100,)"),
+        (["--tolerance", "-1"], "a number, zero or more"),
+    ],
+)
+def test_wrong_expectations(folder: Path, given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "right.npy", np.zeros(3, np.float32))
+    np.save(folder / "whole.npy", np.zeros(100, np.int64))
+    arguments = ["--arg", "zeros:f32:100", "--arg", "zeros:f32:100", "--arg", "2", "--arg", "100"]
+    assert words in refused(capsys, *LAUNCH, *arguments, *given)
 
 
 # The page

@@ -173,7 +173,8 @@ def test_the_report_says_whether_to_keep_torch(
     assert "torch" not in capsys.readouterr().out
 
 
-def test_the_page_shows_what_is_said_today(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_what_is_said_today(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text(encoding="utf-8")
     command, _, shown = page.partition("```\n$ matmill ")[2].partition("```")[0].partition("\n")
     assert main(command.split()) == cli.OK

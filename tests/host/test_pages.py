@@ -96,6 +96,21 @@ def test_the_page_of_a_launch_has_it_all(report: LaunchReport) -> None:
     assert re.search(r"allow 2 blocks per SM \(limited by threads\)", text)
 
 
+def test_a_page_opens_with_the_verdict(report: LaunchReport) -> None:
+    text = page(report)
+    assert text.index('id="hazards"') < text.index('id="verdict"') < text.index('id="source"')  # it has an error
+    right = matmill.emulate(
+        SOURCE.replace("tile[y][x] = in[y * n + x];", "tile[y][x] = in[y * n + x]; __syncthreads();"), "transpose", 132,
+        (32, 32), np.ones((40, 40), np.float32), np.zeros(1024, np.float32), 40, races=False,
+    )  # fmt: skip
+    text = page(right)
+    assert text.index('id="verdict"') < text.index('id="hazards"')
+    assert "1 thing to improve" in text
+    assert "fine" not in text
+    assert "32 passes where 1 would do (bank conflicts)" in text
+    assert "shared passes 135,168 → 4,224" in text
+
+
 def test_a_launch_without_hazards_and_one_of_ptx(report: LaunchReport, tmp_path: Path) -> None:
     calm = matmill.emulate(
         "__global__ void k(int* x) { x[threadIdx.x] = 1; }", "k", 1, 32, np.zeros(32, np.int32), cluster=1

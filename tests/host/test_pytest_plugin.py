@@ -24,6 +24,11 @@ RACE = """__global__ void race(float* x) {
   s[threadIdx.x] = x[threadIdx.x];
   x[threadIdx.x] = s[63 - threadIdx.x];
 }"""
+CONFLICTS = """__global__ void slow(float* x) {
+  __shared__ float s[32][32];
+  s[threadIdx.x][0] = x[threadIdx.x];
+  x[threadIdx.x] = s[threadIdx.x][0] + 1;
+}"""
 ORDER = """__global__ void last(int* x) {
   __shared__ int s;
   atomicExch(&s, threadIdx.x / 32);
@@ -46,6 +51,9 @@ def test_order(emulate):
 def test_checks_by_itself(emulate):
     report = emulate(RACE, "race", 1, 64, np.zeros(64, np.float32), check=False)
     assert [hazard.kind for hazard in report.hazards] == ["race"]
+
+def test_slow(emulate):
+    emulate(CONFLICTS, None, 132, 32, np.zeros(32, np.float32), races=False)
 
 @pytest.mark.emulate(speed=2)
 def test_marker(emulate):
@@ -95,9 +103,10 @@ def test_the_log_of_hazards_is_one_for_all_processes(tmp_path: Path, workers: st
 def test_failing_tests_show_the_report(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmatmill_schedules = 0\n")
     (tmp_path / "test_it.py").write_text(FAILING)
-    code, text = _pytest(tmp_path)
+    code, text = _pytest(tmp_path, "-rP")
     assert code == 1
-    assert "3 failed, 1 passed, 1 error" in text
+    assert "3 failed, 2 passed, 1 error" in text
+    assert text.count("verdict:\n  kernel.cu:3  32 passes where 1 would do (bank conflicts)") == 1
     titles = ("ERROR at setup of test_marker", "_ test_race _", "_ test_wrong_result _", "_ test_order _")
     marker, race, wrong, order = (text.index(title) for title in titles)
     assert "marker emulate: got speed; wanted keywords of races, initcheck" in text[marker:race]

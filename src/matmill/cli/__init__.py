@@ -36,6 +36,7 @@ COMMANDS = (
     "roofline",
     "layout",
     "emulate",
+    "compare",
     "audit",
     "probe",
     "doctor",

@@ -28,17 +28,17 @@ from rich.text import Text
 
 from matmill.bench import units
 from matmill.bench.progress import Progress as Report
-from matmill.settings import plain_text
+from matmill.settings import columns, plain_text
 
-#: The most columns of prose in files and pipes, which have no width of their own.
-PLAIN_WIDTH = 100
+#: The columns of files and pipes, which have no width of their own, where COLUMNS does not say.
+PLAIN_WIDTH = 80
 
 
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
     """Return the console of stdout or ``file``, with colour on a terminal unless NO_COLOR is set."""
     to = file or sys.stdout
     if width is None and not to.isatty():
-        width = PLAIN_WIDTH
+        width = columns() or PLAIN_WIDTH
     return Console(file=to, no_color=plain_text() or None, highlight=False, width=width)
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import RenderableType
-from rich.markup import escape
-from rich.text import Text
 
-from matmill.cli.console import progress, say_how_long, show, show_json, table
+from matmill.cli.console import output, progress, say_how_long, show, show_json
 from matmill.cli.emulate_arguments import FORMS, Files, Value, example, parse_argument, parse_symbol
+from matmill.cli.emulate_report import shown
+from matmill.cli.expected import Pair, expectations, pair
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
     from matmill.testing.kernel import PtxKernel, Settings
     from matmill.testing.report import LaunchReport
     from matmill.testing.suppressions import Suppression
-
-_CODE_WIDTH = 60
-_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
-# Columns of the table by line: headings, and the names of their counts.
-_TRAFFIC = (
-    ("global loads", "global_load_requests", "global_load_sectors"),
-    ("stores", "global_store_requests", "global_store_sectors"),
-    ("cp.async", "cp_async_global_requests", "cp_async_sectors"),
-    ("shared loads", "shared_load_wavefronts_ideal", "shared_load_wavefronts"),
-    ("stores", "shared_store_wavefronts_ideal", "shared_store_wavefronts"),
-)
-# Columns for kernels that have bulk copies.
-_BULK = (("bulk loads", "bulk_loads", "bulk_load_sectors"), ("stores", "bulk_stores", "bulk_store_sectors"))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,11 +44,40 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--entry", metavar="NAME", help="the kernel as C++ spells it: 'scale<float, 4>' (default: the only one)"
     )
-    parser.add_argument("--grid", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks (default 1)")
+    parser.add_argument("--grid", metavar="X[,Y,Z]", type=extent, default=(1, 1, 1), help="blocks (default 1)")
     parser.add_argument(
-        "--block", metavar="X[,Y,Z]", type=_extent, help="threads per block (else the host code's are shown)"
+        "--block", metavar="X[,Y,Z]", type=extent, help="threads per block (else the host code's are shown)"
     )
-    parser.add_argument("--shared", metavar="BYTES", type=_bytes, default=0, help="dynamic shared memory (default 0)")
+    parser.add_argument("--shared", metavar="BYTES", type=whole, default=0, help="dynamic shared memory (default 0)")
+    add_launch_options(parser)
+    parser.add_argument(
+        "--out",
+        metavar="INDEX=FILE.npy",
+        action="append",
+        default=[],
+        help="write array argument INDEX (the first is 0; 2.1 is a member of a struct) to a file after the run",
+    )
+    parser.add_argument(
+        "--expect",
+        metavar="[INDEX=]FILE.npy",
+        action="append",
+        default=[],
+        help="compare array argument INDEX (default: the only output) with a file; fail where they differ",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="R",
+        type=_tolerance,
+        help="with --expect: how far elements may differ, relative to the largest (default: rounding; 0 for integers)",
+    )
+    parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a launch has besides its kernel, grid and block, for all commands that emulate one."""
     parser.add_argument("--arg", metavar="VALUE", action="append", default=[], help=f"in the kernel's order: {FORMS}")
     parser.add_argument(
         "--symbol",
@@ -70,13 +85,6 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         help="what a __constant__ or __device__ variable has before the launch, numbers with their type",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="INDEX=FILE.npy",
-        action="append",
-        default=[],
-        help="write array argument INDEX (the first is 0; 2.1 is a member of a struct) to a file after the run",
     )
     parser.add_argument("--target", metavar="SM", default="sm_90a", help="what to compile .cu for (default sm_90a)")
     parser.add_argument(
@@ -88,14 +96,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--late-copies", action="store_true", help="let asynchronous copies and wgmma act no earlier than waits demand"
     )
-    parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="this order of warps alone")
+    parser.add_argument("--schedule", metavar="SEED", type=whole, default=0, help="this order of warps alone")
     parser.add_argument("--order", metavar="FILE", type=Path, help="the order of warps of a witness alone")
-    parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
     parser.add_argument(
-        "--orders", metavar="N", type=_bytes, help="how many orders (default: as many as double the time; 1 is fastest)"
+        "--orders", metavar="N", type=whole, help="how many orders (default: as many as double the time; 1 is fastest)"
     )
     parser.add_argument(
-        "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
+        "--cluster", metavar="X[,Y,Z]", type=extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
     )
     parser.add_argument("--cooperative", action="store_true", help="a launch whose blocks may use grid.sync()")
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
@@ -112,12 +119,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--suppressions", metavar="FILE", type=Path, help="hazards that are accepted: kind, source line, reason"
     )
     parser.add_argument("--strict", action="store_true", help="let warnings and notes fail too")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
-    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def _extent(text: str) -> tuple[int, int, int]:
+def extent(text: str) -> tuple[int, int, int]:
+    """Parse one to three positive whole numbers, as ``16,16``."""
     parts = text.split(",")
     if len(parts) > 3 or not all(part.isdigit() and int(part) for part in parts):
         message = f"got {text!r}; wanted one to three positive whole numbers, for instance 16,16"
@@ -126,15 +131,56 @@ def _extent(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _bytes(text: str) -> int:
+def whole(text: str) -> int:
+    """Parse a whole number, zero or more."""
     if not text.isdigit():
         message = f"got {text!r}; wanted a whole number, zero or more"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 
 
+def _tolerance(text: str) -> float:
+    try:
+        tolerance = float(text)
+    except ValueError:
+        tolerance = -1.0
+    if not 0 <= tolerance < math.inf:
+        message = f"got {text!r}; wanted a number, zero or more, such as 1e-5"
+        raise argparse.ArgumentTypeError(message)
+    return tolerance
+
+
 def run(args: argparse.Namespace) -> int:
     """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
+    for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
+        if path is not None:
+            writable(path, option)
+    report, named, files, pairs = launched(args)
+    if not report.faulted:
+        for path, name in files.items():
+            save(path, np.asarray(named[name]))
+    _write(args.html, args.sarif, report)
+    if args.witness is not None:
+        _write_witness(args.witness, report)
+    outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
+    compared = [] if report.faulted else list(expectations(pairs, args.tolerance))
+    if args.json:
+        document = report.as_dict() | {"outputs": outputs}
+        if args.expect:
+            document["expected"] = [asdict(each) for each in compared]
+        if args.orders is None:
+            del document["orders"]  # it depends on the machine's speed, unlike all others
+        show_json(document)
+    else:
+        show(shown(report, outputs, compared, output().width))
+    return 0 if report.ok and all(each.ok for each in compared) else 1
+
+
+def launched(args: argparse.Namespace) -> tuple[LaunchReport, dict[str, Value], Files, list[Pair]]:
+    """Run the launch of a command line.
+
+    Returns the report, the arguments by name, which of them go to files, and those to compare with files.
+    """
     from matmill.testing.kernel import load  # noqa: PLC0415 — other commands should not pay for these
 
     began = time.perf_counter()
@@ -145,12 +191,10 @@ def run(args: argparse.Namespace) -> int:
             argument="--block", got="nothing", wanted="the threads of a block", fix=example(kernel, args.file)
         )
     values = _values(args.arg, kernel, args.file, files)
-    for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
-        if path is not None:
-            writable(path, option)
     symbols = dict(parse_symbol(text, files) for text in args.symbol)
     named = _named(values) | symbols
     files |= _files(args.out, named)
+    pairs = [pair(text, named, files) for text in args.expect]
     written = None if args.pdl_writes is None else args.pdl_writes.split(",")
     with progress() as tell:
         settings = replace(_settings(args, began), progress=_telling(kernel.unit.spelled, tell))
@@ -159,21 +203,7 @@ def run(args: argparse.Namespace) -> int:
             pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
             symbols=symbols, settings=settings, suppressions=_suppressions(args.suppressions),
         )  # fmt: skip
-    if not report.faulted:
-        for path, name in files.items():
-            save(path, np.asarray(named[name]))
-    _write(args.html, args.sarif, report)
-    if args.witness is not None:
-        _write_witness(args.witness, report)
-    outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
-    if args.json:
-        document = report.as_dict() | {"outputs": outputs}
-        if args.orders is None:
-            del document["orders"]  # it depends on the machine's speed, unlike all others
-        show_json(document)
-    else:
-        show(_shown(report, outputs))
-    return 0 if report.ok else 1
+    return report, named, files, pairs
 
 
 def _file(path: Path) -> Path:
@@ -317,51 +347,3 @@ def _output(path: Path, name: str, each: Value) -> dict[str, Any]:
     array = np.asarray(each)
     index = int(name) if name.isdigit() else name
     return {"argument": index, "file": str(path), "dtype": str(array.dtype), "shape": list(array.shape)}
-
-
-def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    """Yield the report as text, after the kernel's own output."""
-    if report.printed:
-        yield Text(report.printed.removesuffix("\n"))
-    for line in report.text(width=_CODE_WIDTH):
-        yield Text(line, style=_STYLES.get(line.partition(":")[0], ""))
-    if not report.faulted:
-        yield from _shown_counts(report)
-    for output in outputs:
-        shape = "x".join(map(str, output["shape"]))
-        yield Text(f"argument {output['argument']} ({output['dtype']} {shape}) is in {output['file']}")
-
-
-def _shown_counts(report: LaunchReport) -> Iterator[RenderableType]:
-    """Yield all counts that are not 0, then the memory traffic of each line."""
-    from matmill.testing.report import clipped, counted  # noqa: PLC0415 — see run
-
-    counts = counted(report.counters.as_dict())
-    yield Text()
-    yield table("Counts", [("what", "left"), ("count", "right")], [[n, f"{count:,}"] for n, count in counts.items()])
-    bulk = [column for column in _BULK if column[1] in counts]
-    rows, columns = [], (*_TRAFFIC, *bulk)
-    for location, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
-        pairs = [(getattr(line, first), getattr(line, second)) for _, first, second in columns]
-        if any(first or second for first, second in pairs) or line.atomics:
-            cells = [f"{first:,} : {second:,}" if first or second else "" for first, second in pairs]
-            rows.append(
-                [
-                    location,
-                    *cells,
-                    f"{line.atomics:,}" if line.atomics else "",
-                    escape(clipped(report.source.get(location, ""), _CODE_WIDTH)),
-                ]
-            )
-    if rows:
-        yield Text()
-        headings = [("line", "left"), *((name, "right") for name, *_ in columns), ("atomics", "right"), ("", "left")]
-        yield table("Memory traffic by line", headings, rows)
-        copies = "cp.async, bulk" if bulk else "cp.async"
-        yield Text(f"global, {copies}: requests : 32-byte sectors; shared: fewest wavefronts possible : wavefronts")
-
-
-def _by_number(location: str) -> tuple[str, int]:
-    """Return a sort key that puts "k.cu:9" before "k.cu:10"."""
-    number = re.search(r"\d+$", location)
-    return (location[: number.start()], int(number[0])) if number else (location, 0)

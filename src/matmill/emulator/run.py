@@ -121,8 +121,9 @@ def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counter
     )
     exact = fidelity(executed, program.target) if counters else ""
     return Report(
-        tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst, exact
-    )
+        tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst, exact,
+        tally.accesses() if counters else (), tally.threads_by_line() if counters else {},
+    )  # fmt: skip
 
 
 # Parsing a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.

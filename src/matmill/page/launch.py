@@ -1,4 +1,4 @@
-"""The page of one emulated launch: hazards, the source with its counts, bank conflicts, instruction mix, roofline."""
+"""The page of one emulated launch: verdict, hazards, source with counts, bank conflicts, instruction mix, roofline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from math import prod
 from pathlib import Path
 
 from matmill.analysis.roofline import roofs
-from matmill.arch import ARCHES, DEFAULT, Arch, get
 from matmill.emulator import Hazard
 from matmill.emulator.report.counters import CLASSES, LineCounts
 from matmill.page.document import bar, document, roofline, table
 from matmill.testing.report import LaunchReport, count_hazards, counted, grouped
+from matmill.testing.verdict import arch_of
 
 _WORD_BYTES, _BANKS, _SECTOR = 4, 32, 32
 _WORDS = {
@@ -27,8 +27,9 @@ _WORDS = {
 
 def page(report: LaunchReport) -> str:
     """Return a page without external resources."""
+    first = [("verdict", "Verdict", _verdict(report)), ("hazards", "Hazards", _hazards(report))]
     sections = (
-        ("hazards", "Hazards", _hazards(report)),
+        *(first if report.ok else reversed(first)),
         ("source", "Source, with counts per line", _source(report)),
         ("printed", "What it printed", f"<pre>{escape(report.printed)}</pre>" if report.printed else ""),
         ("banks", "Bank conflicts: the worst access", _banks(report)),
@@ -37,10 +38,12 @@ def page(report: LaunchReport) -> str:
         ("roofline", "Occupancy and roofline", _limits(report)),
         ("counts", "All counts", _counts(report)),
     )
-    verdict = "fine" if report.ok else "errors"
+    things = len(report.verdict)
+    advice = f"{things} thing{'s' if things > 1 else ''} to improve" if things else "fine"
+    kind = "error" if not report.ok else "warning" if report.verdict else "note"
     items = "".join(f"<li>left out: {escape(each)}</li>" for each in report.left_out)
     lead = (
-        f'<p>Emulated, not run on a GPU. <strong class="{"note" if report.ok else "error"}">{verdict}</strong>: '
+        f'<p>Emulated, not run on a GPU. <strong class="{kind}">{advice if report.ok else "errors"}</strong>: '
         f"{escape(count_hazards(report.hazards))}.</p>" + (f'<ul class="quiet">{items}</ul>' if items else "")
     )
     return document(str(report.launch), sections, lead)
@@ -65,6 +68,20 @@ def _linked(report: LaunchReport, text: str) -> str:
             parts += [escape(text[at : match.start()]), _link(report, match[0])]
             at = match.end()
     return "".join([*parts, escape(text[at:])])
+
+
+def _verdict(report: LaunchReport) -> str:
+    """Return what to improve, each with its cause, its line, its remedy and the bound of the gain."""
+    items = []
+    for advice in report.verdict:
+        where = f"{_link(report, advice.where)}: " if advice.where else ""
+        line = report.source.get(advice.where, "").strip()
+        code = f"<p><code>{escape(line)}</code></p>" if line else ""
+        items.append(
+            f'<article class="hazard warning"><strong>{escape(advice.rule)}</strong><p>{where}{escape(advice.cause)}.'
+            f"</p>{code}<p>{escape(advice.remedy)}: <strong>{escape(advice.gain)}</strong></p></article>"
+        )
+    return "".join(items)
 
 
 def _hazards(report: LaunchReport) -> str:
@@ -225,16 +242,9 @@ def _mix(report: LaunchReport) -> str:
     return table((("class", False), ("", False), ("thread instructions", True)), rows) if rows else ""
 
 
-def _arch_of(report: LaunchReport) -> Arch:
-    """Return the GPU in the table that the PTX was compiled for."""
-    target = re.search(r"\.target\s+(\w+)", report.ptx)
-    known = [get(DEFAULT), *ARCHES.values()]
-    return next((each for each in known if target is not None and each.target == target[1]), known[0])
-
-
 def _limits(report: LaunchReport) -> str:
     """Return the occupancy that threads and shared memory allow, and the point under the roofline."""
-    arch, launch = _arch_of(report), report.launch
+    arch, launch = arch_of(report), report.launch
     threads, shared = prod(launch.block), launch.dynamic_shared + report.static_shared
     blocks, limits = arch.resident(threads, 1, shared)
     occupancy = arch.occupancy(threads, 1, shared)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,27 +81,40 @@ class Findings:
     ) -> Iterator[Hazard]:
         """Yield a hazard for the first array with other values than in the first order, beyond the rounding of sums."""
         for (name, two), one in zip(arrays, first, strict=True):
-            different = _different(one, two)
-            if different.any():
-                index = tuple(int(n) for n in np.argwhere(different)[0])
+            differ = different(one, two, usual_tolerance(one.dtype))
+            if differ.any():
+                index = tuple(int(n) for n in np.argwhere(differ)[0])
                 where = "".join(f"[{n}]" for n in index)
                 late = order == Order(late_copies=True)
                 how = "late copies" if late else f"the order of warps {order.seed or spelled(order)}"
                 message = (
-                    f"{self.kernel}: {int(different.sum())} of {one.size} elements of {name} differ with {how}: "
+                    f"{self.kernel}: {int(differ.sum())} of {one.size} elements of {name} differ with {how}: "
                     f"{name}{where} is {two[index]}, and {one[index]} in the usual order"
                 )
                 yield Hazard("order", message, self.kernel, "")
                 return
 
 
-def _different(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where two results differ. Sums of floats may be rounded differently, because atomics add in any order."""
-    if one.dtype.kind in "fc":
-        rtol = float(np.finfo(one.dtype).eps) ** 0.5
-        atol = rtol * float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0))
-        return np.asarray(~np.isclose(one, two, rtol=rtol, atol=atol, equal_nan=True))
-    return np.asarray(one != two)
+def usual_tolerance(dtype: np.dtype[Any]) -> float:
+    """Return how far sums of floats may be apart that are rounded differently, because atomics add in any order.
+
+    >>> usual_tolerance(np.dtype("f2")), usual_tolerance(np.dtype("i4"))
+    (0.03125, 0.0)
+    """
+    if dtype.kind in "iub" or dtype.type is np.void:
+        return 0.0
+    finfo: Any = ml_dtypes.finfo  # of bfloat16 and the like, and of NumPy's own types
+    return float(finfo(dtype).eps ** 0.5)
+
+
+def different(one: NDArray[Any], two: NDArray[Any], tolerance: float) -> NDArray[np.bool_]:
+    """Return where two results differ by more than ``tolerance``, relative to the largest element of the first."""
+    if not tolerance:
+        return np.asarray((one != two) & ~((one != one) & (two != two)))  # noqa: PLR0124 — NaN equals NaN here
+    wide = np.float32 if one.dtype.kind == "V" else np.result_type(one.dtype, np.float32)
+    first, second = one.astype(wide), two.astype(wide)
+    most = tolerance * float(np.max(np.abs(first), where=np.isfinite(first), initial=0.0))
+    return np.asarray(~np.isclose(second, first, rtol=tolerance, atol=most, equal_nan=True))
 
 
 def has_copies(program: EmulatedProgram) -> bool:

@@ -148,11 +148,17 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Note whether a test failed, and show its launches' reports unless its failure is one."""
+    """Note whether a test failed, and show its launches' reports unless its failure is one.
+
+    Of a test that passes, ``pytest -rP`` shows the verdicts.
+    """
     if call.when == "call":
         item.stash[_FAILED] = call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception)
     reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
     shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # whether the exception has shown them
-    if call.when == "call" and call.excinfo is not None and reports and not shown:
-        item.add_report_section("call", "matmill", "\n\n".join(str(report) for report in reports))
+    if call.when == "call" and not shown:
+        failed = call.excinfo is not None
+        texts = [str(report) if failed else report.advice() for report in reports if failed or report.verdict]
+        if texts:
+            item.add_report_section("call", "matmill", "\n\n".join(texts))
     return (yield)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from matmill.emulator import Hazard, Order, Report
+from matmill.emulator import Hazard, Order
 from matmill.emulator.report.hazards import KINDS
 from matmill.errors import MatmillError, unknown_name
-from matmill.launch import Launch
+from matmill.testing.verdict import Advice, EmulatedLaunch, verdict
 
 _LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
 _LEVELS = ("error", "warning", "note")
+#: Most advice that text shows.
+_MOST_ADVICE = 5
 
 
 class HazardError(MatmillError, AssertionError):
@@ -31,7 +35,7 @@ class HazardError(MatmillError, AssertionError):
 
 
 @dataclass(frozen=True)
-class LaunchReport(Report):
+class LaunchReport(EmulatedLaunch):
     """Counters and hazards of one launch, and the source lines to show them.
 
     ``hazards`` are without those that a suppression covers: these are in ``suppressed``, each with the reason. A launch
@@ -41,15 +45,11 @@ class LaunchReport(Report):
     the usual one does not. With ``strict`` warnings and notes count as errors.
     """
 
-    launch: Launch = field(kw_only=True)
-    ptx: str = field(default="", kw_only=True, repr=False)
     source: dict[str, str] = field(default_factory=dict, kw_only=True, repr=False)
     paths: dict[str, str] = field(default_factory=dict, kw_only=True, repr=False)
-    static_shared: int = field(default=0, kw_only=True)
     left_out: tuple[str, ...] = field(default=(), kw_only=True)
     suppressed: tuple[tuple[Hazard, str], ...] = field(default=(), kw_only=True)
     strict: bool = field(default=False, kw_only=True)
-    faulted: bool = field(default=False, kw_only=True)
     orders: int = field(default=1, kw_only=True)
     witnesses: tuple[tuple[Hazard, Order], ...] = field(default=(), kw_only=True)
 
@@ -57,6 +57,16 @@ class LaunchReport(Report):
     def ok(self) -> bool:
         """True if no hazard is an error; with ``strict``, if there is no hazard at all."""
         return not self.hazards if self.strict else super().ok
+
+    @property
+    def title(self) -> str:
+        """The launch and how many hazards it has."""
+        return f"{self.launch}: {count_hazards(self.hazards)}"
+
+    @cached_property
+    def verdict(self) -> tuple[Advice, ...]:
+        """What to improve, the costliest first; empty where nothing is worth saying, and after a fault."""
+        return verdict(self)
 
     @property
     def finished(self) -> bool:
@@ -80,28 +90,65 @@ class LaunchReport(Report):
     def __str__(self) -> str:
         return "\n".join(self.text())
 
-    def text(self, width: int = 0) -> Iterator[str]:
-        """Yield the lines of the report, without the counts; source lines are cut to ``width``, unless it is 0."""
-        yield f"{self.launch}: {count_hazards(self.hazards)}"
+    def text(self, columns: int = 0) -> Iterator[str]:
+        """Yield the lines of the report, without the counts.
+
+        Source lines and the verdict fit into ``columns``; 0 means whole source lines, and 80 columns for the verdict.
+        """
+        yield self.title
         for line in self.left_out:
             yield f"left out: {line}"
-        for group, locations in grouped(self.hazards):
+        errors = [hazard for hazard in self.hazards if hazard.severity == "error"]
+        # The verdict repeats what a note says of outputs.
+        others = [hazard for hazard in self.hazards if hazard not in errors and hazard.kind != "unwritten-output"]
+        yield from self._hazard_lines(errors, columns)
+        yield from self.verdict_lines(columns)
+        yield from self._hazard_lines(others, columns)
+        if self.verdict or self.hazards:
             yield ""
-            yield str(group[0])
-            if len(group) > 1:
-                yield f"  {len(group)} times, in copies of the same lines"
-            for location in locations:
-                if location in self.source:
-                    yield f"  {location}  {clipped(self.source[location], width)}"
-            order = next((order for hazard, order in self.witnesses if hazard == group[0]), None)
-            if order is not None:
-                yield f"  in the order {json.dumps(spelled(order))} (--witness FILE, --order FILE)"
         if self.orders > 1:
             yield f"{self.orders} orders of warps ran"
         if self.fidelity:
             yield self.fidelity
         for hazard, reason in self.suppressed:
             yield f"suppressed: {hazard.kind} at {hazard.where}: {reason}"
+
+    def brief(self) -> Iterator[str]:
+        """Yield the launch and its errors, a line each."""
+        yield self.title
+        yield from (str(hazard) for hazard in self.hazards if hazard.severity == "error")
+
+    def advice(self) -> str:
+        """Return the launch and the verdict on it as text."""
+        return "\n".join([self.title, *self.verdict_lines()])
+
+    def verdict_lines(self, columns: int = 0) -> Iterator[str]:
+        """Yield the verdict as lines of text: cause, source line, remedy with the bound of the gain."""
+        if self.verdict:
+            yield ""
+            yield "verdict:"
+        for advice in self.verdict[:_MOST_ADVICE]:
+            yield from wrap(f"{advice.where}{'  ' if advice.where else ''}{advice.cause}", "  ", columns)
+            if advice.where in self.source:
+                yield f"    {clipped(self.source[advice.where], columns and columns - 4)}"
+            yield from wrap(f"→ {advice.remedy}: {advice.gain}", "    ", columns)
+        if len(self.verdict) > _MOST_ADVICE:
+            yield f"  and {len(self.verdict) - _MOST_ADVICE} more (--json)"
+
+    def _hazard_lines(self, hazards: Sequence[Hazard], columns: int) -> Iterator[str]:
+        """Yield hazards as lines of text, those of the same lines once."""
+        for group, locations in grouped(hazards):
+            yield ""
+            yield str(group[0])
+            if len(group) > 1:
+                yield f"  {len(group)} times, in copies of the same lines"
+            for location in locations:
+                if location in self.source:
+                    room = columns and max(columns - len(location) - 4, 16)
+                    yield f"  {location}  {clipped(self.source[location], room)}"
+            order = next((order for hazard, order in self.witnesses if hazard == group[0]), None)
+            if order is not None:
+                yield f"  in the order {json.dumps(spelled(order))} (--witness FILE, --order FILE)"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, without the counts of a launch that faulted."""
@@ -113,6 +160,7 @@ class LaunchReport(Report):
             "block": list(launch.block),
             "shared": launch.dynamic_shared,
             "left_out": list(self.left_out),
+            "verdict": [asdict(advice) | {"gain": advice.gain} for advice in self.verdict],
             "printed": self.printed,
             "counters": {} if self.faulted else self.counters.as_dict(),
             "hazards": [_as_dict(hazard) for hazard in self.hazards],
@@ -124,6 +172,16 @@ class LaunchReport(Report):
             if self.faulted
             else {location: counted(vars(counts)) for location, counts in self.by_line.items()},
         }
+
+
+def wrap(text: str, indent: str, columns: int = 0) -> list[str]:
+    """Return a sentence as lines of ``columns`` (0: 80), the first after ``indent``, the others two columns further.
+
+    >>> wrap("pad tile to [32][33]: shared passes 4,096 → 128", "  ", 30)
+    ['  pad tile to [32][33]: shared', '    passes 4,096 → 128']
+    """
+    further = indent + "  "
+    return textwrap.wrap(text, columns or 80, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
 
 
 def spelled(order: Order) -> dict[str, Any]:

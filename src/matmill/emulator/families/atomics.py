@@ -117,10 +117,10 @@ class Atomic:
         access = self.access
         memory = piece.region.words[access.element].view(self.word)
         index = piece.index[lanes] + (piece.start >> access.shift)
-        access.machine.tally.atomics(access.where, len(lanes))
         order = np.argsort(index, kind="stable")
         ordered = index[order]
         first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        access.machine.tally.atomics(access.where, len(lanes), ordered[first].tolist())
         # The rank of each lane among those at its address.
         rank = np.empty(len(lanes), np.int64)
         rank[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))

@@ -220,7 +220,10 @@ class AsyncCopy:
             sectors = banks.copy_sectors(addresses, self._targets(), reading, self.size)
         else:
             sectors = banks.global_sectors(addresses, reading, self.size)
-        traffic = self.to.machine.tally.traffic(self.to.where, "global", "copy")
+        tally, lanes = self.to.machine.tally, self.to.addresses.lanes
+        if self.to.where not in tally.patterns and reading.any():
+            tally.pattern(self.to.where, self.size, addresses, reading, lanes)
+        traffic = tally.traffic(self.to.where, "global", "copy")
         traffic[0] += int(active.reshape(-1, LANES).any(axis=1).sum())
         traffic[1] += int(sectors.sum())
         traffic[2] += int(reading.any(axis=1).sum())

@@ -99,6 +99,15 @@ class EmulatedProgram:
         base = SHARED_BASE if space == "shared" else 0
         return f"byte {address - base} of {end - base} B of {space} memory{self._beside(space, address, end)}"
 
+    def shared_array(self, address: int, dynamic: int) -> tuple[str, int, int, tuple[int, ...]]:
+        """Return the array at an address of shared memory: its name, first byte, bytes of an element, and extents."""
+        for variable in self.offsets:
+            if variable.space == "shared":
+                begin, end = self.bounds(variable, dynamic)
+                if begin <= address < end:
+                    return variable.spelled, begin - SHARED_BASE, *self.shapes.get(variable.name, (0, ()))
+        return "", 0, 0, ()
+
     def _beside(self, space: str, address: int, end: int) -> str:
         """Describe an address by the array before it: the dynamic one that it is in, or one that ends there."""
         before = [(offset, v) for v, offset in self.offsets.items() if v.space == space and offset <= address]

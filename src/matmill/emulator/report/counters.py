@@ -91,7 +91,8 @@ class Conflict:
     """The access of one warp to shared memory with the most passes beyond those that its width needs.
 
     ``offsets`` are bytes in the block's shared memory for each lane that takes part, None for the others; each lane
-    accesses ``width`` bytes.
+    accesses ``width`` bytes. ``array`` is what the source calls the array, which begins at byte ``begin``; ``itemsize``
+    and ``shape`` are those of its declaration, 0 and () where they are unknown.
     """
 
     where: str
@@ -100,6 +101,37 @@ class Conflict:
     ideal: int
     width: int
     offsets: tuple[int | None, ...]
+    array: str = ""
+    begin: int = 0
+    itemsize: int = 0
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryAccess:
+    """The traffic of one memory instruction, as a warp executes it.
+
+    ``space`` is "global", "shared" or "local"; ``kind`` "read", "write", "copy", "atomic", "ldmatrix" or "stmatrix".
+    ``passes`` are sectors of global memory or wavefronts of shared memory, ``ideal`` the fewest of them that these
+    requests and bytes need. Each thread accesses ``width`` bytes (0: unknown). ``x`` and ``y`` are the bytes from a
+    thread's address to that of its neighbour in threadIdx.x and .y, None where most pairs do not agree. ``addresses``
+    counts those that atomics update, 0 if there are more than 64.
+    """
+
+    where: str
+    instruction: str
+    space: str
+    kind: str
+    requests: int
+    passes: int
+    ideal: int
+    bytes: int
+    width: int = 0
+    x: int | None = None
+    y: int | None = None
+    atomics: int = 0
+    addresses: int = 0
+    conflict: Conflict | None = None
 
 
 LINE_FIELDS = tuple(f.name for f in dataclasses.fields(LineCounts))

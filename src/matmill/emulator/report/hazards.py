@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.report.counters import Conflict, Counters, LineCounts
+from matmill.emulator.report.counters import Conflict, Counters, LineCounts, MemoryAccess
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -95,7 +95,8 @@ class Report:
     """The result of a run: counts (also per source line), hazards, and the output of the kernel's printf.
 
     ``worst`` is the access with the most bank conflicts, or None. ``fidelity`` says how exactly it was
-    executed. ``ok`` says that no hazard is an error.
+    executed. ``accesses`` has the traffic of each memory instruction, ``threads_by_line`` each line's instructions
+    times the threads that took part. ``ok`` says that no hazard is an error.
     """
 
     counters: Counters
@@ -104,6 +105,8 @@ class Report:
     printed: str = ""
     worst: Conflict | None = None
     fidelity: str = ""
+    accesses: tuple[MemoryAccess, ...] = field(default=(), repr=False)
+    threads_by_line: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def ok(self) -> bool:

@@ -271,7 +271,7 @@ class Access:
         addresses = self.addresses
         for piece in self.pieces:
             kind = piece.region.kind
-            if kind not in {"global", "shared"}:
+            if kind not in {"global", "shared", "local"}:
                 continue
             key = (kind, self.width, self.counted_as, (addresses.low + self.offset) % 128)
             simple = len(self.pieces) == 1
@@ -282,6 +282,11 @@ class Access:
                     addresses.memo[key] = now
             traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
             counts.append(now)
+            if kind == "global" and self.where not in self.machine.tally.patterns:
+                active, absolute = piece.active(addresses), addresses.absolute(self.offset)
+                self.machine.tally.pattern(self.where, self.width, absolute, active, addresses.lanes)
+            elif kind == "shared" and self.kind != "copy":
+                self.machine.tally.patterns.setdefault(self.where, (self.width, None, None))
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 
     def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
@@ -293,7 +298,7 @@ class Access:
         now = _COSTS.get(alike)
         if now is None:
             now = self._cost(piece.region.kind, piece.active(self.addresses))
-            if piece.region.kind == "global" or now[1] == now[2]:
+            if piece.region.kind != "shared" or now[1] == now[2]:
                 if len(_COSTS) >= _MOST_COSTS:
                     _COSTS.clear()
                 _COSTS[alike] = now
@@ -305,6 +310,8 @@ class Access:
         elements = int(active.sum()) * self.width
         if kind == "global":
             return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, elements
+        if kind == "local":
+            return requests, 0, 0, elements
         # Generic addresses of shared memory are in a window far above 2**31.
         offsets = absolute & 0x7FFFFFFF
         actual, ideal = banks.shared_wavefronts(offsets, active, self.width, store=self.kind != "read")
@@ -312,6 +319,8 @@ class Access:
         if actual[warp] > ideal[warp]:
             rows = zip((offsets[warp] & OFFSET_MASK).tolist(), active[warp].tolist(), strict=True)
             i, lanes = self.instruction, tuple(offset - SHARED_BASE if takes else None for offset, takes in rows)
-            conflict = Conflict(i.location, i.text, int(actual[warp]), int(ideal[warp]), self.width, lanes)
-            self.machine.tally.conflict(conflict)
+            first = next(offset for offset in lanes if offset is not None)
+            array = self.machine.program.shared_array(SHARED_BASE + first, self.machine.launch.dynamic_shared)
+            conflict = Conflict(i.location, i.text, int(actual[warp]), int(ideal[warp]), self.width, lanes, *array)
+            self.machine.tally.conflict(self.where, conflict)
         return requests, int(actual.sum()), int(ideal.sum()), elements

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.memory.banks import LANES
-from matmill.emulator.report.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSES, Conflict, Counters, LineCounts
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.memory.banks import LANES, SECTOR_BYTES
+from matmill.emulator.report.counters import (
+    CLASSES,
+    LINE_FIELDS,
+    MATRIX_CLASSES,
+    Conflict,
+    Counters,
+    LineCounts,
+    MemoryAccess,
+)
 
 if TYPE_CHECKING:
     from matmill.emulator.engine.lanes import Lanes
+    from matmill.emulator.frontend.syntax import Instruction
     from matmill.emulator.program.translate import EmulatedProgram
 
 _NAMES = {
@@ -40,6 +51,12 @@ _NAMES = {
     ("shared", "mbarrier wait"): ("mbarrier_waits", None, None, None),
     ("shared", "mbarrier arrival"): ("mbarrier_arrivals", None, None, None),
 }  # fmt: skip
+#: Accesses of a warp's lanes, each at an address of its own.
+_BY_LANES = ("read", "write", "copy", "atomic", "ldmatrix", "stmatrix")
+#: Atomics on more addresses than these are counted, but not their addresses.
+_MOST_ADDRESSES = 64
+#: Of neighbouring threads at least so many have addresses at one distance, or it is not said.
+_MOST = 0.75
 
 
 class Tally:
@@ -54,7 +71,9 @@ class Tally:
         self._guarded_flops = 0
         self._traffic: dict[tuple[int, str, str], list[int]] = {}
         self._atomics: dict[int, int] = {}
-        self.worst: Conflict | None = None
+        self._updated: dict[int, set[int]] = {}
+        self._conflicts: dict[int, Conflict] = {}
+        self.patterns: dict[int, tuple[int, int | None, int | None]] = {}
 
     def guarded(self, name: str, flops: int, guard: NDArray[np.bool_], lanes: Lanes) -> None:
         """Count an instruction of ``flops`` per lane for the active threads for which its guard holds."""
@@ -73,14 +92,27 @@ class Tally:
         """Count requests of an instruction to shared memory that have no width."""
         self.traffic(where, "shared", kind)[0] += count
 
-    def atomics(self, where: int, threads: int) -> None:
-        """Count the atomic operations of an instruction."""
+    def atomics(self, where: int, threads: int, addresses: Iterable[int]) -> None:
+        """Count the atomic operations of an instruction, and the distinct ``addresses`` that they update."""
         self._atomics[where] = self._atomics.get(where, 0) + threads
+        known = self._updated.setdefault(where, set())
+        if len(known) <= _MOST_ADDRESSES:
+            known.update(addresses)
 
-    def conflict(self, other: Conflict) -> None:
-        """Keep the access with more conflicts."""
-        if self.worst is None or other.wavefronts - other.ideal > self.worst.wavefronts - self.worst.ideal:
-            self.worst = other
+    def conflict(self, where: int, other: Conflict) -> None:
+        """Keep the access of an instruction with the most conflicts."""
+        known = self._conflicts.get(where)
+        if known is None or _excess(other) > _excess(known):
+            self._conflicts[where] = other
+
+    @property
+    def worst(self) -> Conflict | None:
+        """The access with the most conflicts."""
+        return max(self._conflicts.values(), key=_excess, default=None)
+
+    def pattern(self, where: int, width: int, addresses: Row, active: Mask, lanes: Lanes) -> None:
+        """Keep how far apart neighbouring threads' addresses are in an execution of an instruction."""
+        self.patterns[where] = (width, *_strides(addresses.reshape(-1), active.reshape(-1), lanes))
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another worker."""
@@ -94,9 +126,27 @@ class Tally:
             mine = self.traffic(*key)
             mine[:] = [a + b for a, b in zip(mine, counts, strict=True)]
         for where, count in other._atomics.items():
-            self.atomics(where, count)
-        if other.worst is not None:
-            self.conflict(other.worst)
+            self.atomics(where, count, other._updated[where])
+        for where, conflict in other._conflicts.items():
+            self.conflict(where, conflict)
+        self.patterns = other.patterns | self.patterns
+
+    def accesses(self) -> tuple[MemoryAccess, ...]:
+        """Return the traffic of each instruction that accesses memory lane by lane."""
+        result = []
+        for (where, space, kind), (requests, passes, wavefronts, size) in sorted(self._traffic.items()):
+            if kind in _BY_LANES and space in {"global", "shared", "local"}:
+                i = self.program.instructions[where]
+                ideal = max(requests, -(-size // SECTOR_BYTES)) if space == "global" else wavefronts
+                width, x, y = self.patterns.get(where, (0, None, None))
+                updated = len(self._updated.get(where, ()))
+                access = MemoryAccess(
+                    i.location, i.text, space, kind, requests, passes, ideal, size, width, x, y,
+                    self._atomics.get(where, 0), updated if updated <= _MOST_ADDRESSES else 0,
+                    self._conflicts.get(where) if space == "shared" else None,
+                )  # fmt: skip
+                result.append(access)
+        return tuple(result)
 
     def by_line(self) -> dict[str, LineCounts]:
         """Return the counts by source line."""
@@ -113,16 +163,25 @@ class Tally:
                 line(where)[f"{kind}_requests"] += counts[0]
         for where, count in self._atomics.items():
             line(where)["atomics"] += count
-        for block, warps in zip(self.program.blocks, self.block_warps, strict=True):
+        for instruction, warps, _ in self._executed():
+            line(self.program.index_of(instruction))["instructions"] += warps
+        return {location: LineCounts(**counts) for location, counts in sorted(lines.items())}
+
+    def threads_by_line(self) -> dict[str, int]:
+        """Return the instructions of each source line, times the threads that took part."""
+        totals: dict[str, int] = {}
+        for instruction, _, threads in self._executed():
+            totals[instruction.location] = totals.get(instruction.location, 0) + threads
+        return totals
+
+    def _executed(self) -> Iterator[tuple[Instruction, int, int]]:
+        """Yield the instructions that ran, with how many warps and threads executed each."""
+        for block, warps, threads in zip(self.program.blocks, self.block_warps, self.block_threads, strict=True):
+            end = block.end
             for action in block.actions if warps else ():
-                line(self.program.index_of(action.instruction))["instructions"] += warps
-            if (
-                warps
-                and block.end.instruction is not None
-                and (block.end.kind != "wait" or block.end.action is not None)
-            ):
-                line(self.program.index_of(block.end.instruction))["instructions"] += warps
-        return {line: LineCounts(**counts) for line, counts in sorted(lines.items())}
+                yield action.instruction, warps, threads
+            if warps and end.instruction is not None and (end.kind != "wait" or end.action is not None):
+                yield end.instruction, warps, threads
 
     def counters(self, by_line: dict[str, LineCounts]) -> Counters:
         """Return the counts of the whole launch."""
@@ -139,3 +198,26 @@ class Tally:
         for name in MATRIX_CLASSES:
             totals[name] //= LANES
         return Counters(**totals, barriers=self.barriers)
+
+
+def _excess(conflict: Conflict) -> int:
+    return conflict.wavefronts - conflict.ideal
+
+
+def _strides(addresses: Row, active: Mask, lanes: Lanes) -> tuple[int | None, int | None]:
+    """Return the bytes between threads that are neighbours in threadIdx.x and .y, in the first block of the lanes."""
+    geometry = lanes.geometry
+    columns, at = lanes.columns[active], addresses[active]
+    block = geometry.block_of_warp[columns // LANES]
+    columns, at = columns[block == block[0]], at[block == block[0]]
+    thread, (wide, high, _) = geometry.thread[columns], geometry.block
+    x, y = thread % wide, thread // wide % high
+    return _usual(thread, at, 1, x + 1 < wide), _usual(thread, at, wide, y + 1 < high)
+
+
+def _usual(thread: NDArray[np.int64], at: Row, step: int, inside: Mask) -> int | None:
+    """Return the usual distance from a thread's address to that of the thread ``step`` further, if there is one."""
+    number = np.minimum(np.searchsorted(thread, thread + step), len(thread) - 1)
+    both = inside & (thread[number] == thread + step)
+    distances, counts = np.unique(at[number[both]] - at[both], return_counts=True)
+    return int(distances[counts.argmax()]) if len(counts) and counts.max() >= _MOST * counts.sum() else None
