@@ -206,7 +206,7 @@ def test_warm_has_the_set_without_a_list(
     assert entries["kernels.wgmma", "sm_90a"] > 30
     assert entries["kernels.short_k", "sm_90a"] > 5
     assert "kernels: " in capsys.readouterr().out
-    for m in (1, 64, 1000, 3001):
+    for m in (1, 1000, 3001):
         problem = Gemm(m, 4096, 4096, ALL["bfloat16"])
         assert generate(choose(problem, H200).kernel, problem.dtype) in {source for source, _ in compiled}, m
 
