@@ -38,6 +38,23 @@ def test_the_warp_specialised_kernel(given: dict[str, object], shape: Shape) -> 
     assert counted.shared_store_wavefronts == counted.shared_store_wavefronts_ideal
 
 
+@pytest.mark.parametrize("columns", [49, 50, 77])
+def test_rows_of_one_run_meet_in_few_banks(columns: int) -> None:
+    case = Case("one run", Shape(64, 96, 1), (64, columns, 64), given={"b": COLUMN})
+    product = case.product()
+    kernel = case.kernel(product.problem)
+    assert kernel.config["D_ONE_RUN"]
+    (report,) = product.emulated(kernel, races=False)
+    assert product.excess() <= 1
+    assert report.counters.global_store_requests < 8  # what is before and after whole vectors
+    assert report.counters.shared_store_wavefronts <= 3 * report.counters.shared_store_wavefronts_ideal
+
+
+def test_rows_that_would_meet_in_one_bank_leave_row_by_row() -> None:
+    product = StridedProduct((64, 127, 64), b=COLUMN)
+    assert not Case("whole spans", Shape(64, 128, 1), (64, 127, 64)).kernel(product.problem).config["D_ONE_RUN"]
+
+
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=lambda dtype: dtype.name)
 def test_a_short_k(dtype: DType) -> None:
     product = StridedProduct((130, 141, 24), dtype=dtype)

@@ -46,6 +46,8 @@ _LEAST_BN, _WIDEST = 8, 256
 _LEAST_STAGED = 32
 #: Shared memory of a block of Hopper, and what its alignment to 1024 bytes may take of it.
 _SHARED, _ALIGN = 232448, 1024
+#: Bytes off a whole span by which rows of D that follow each other have to be apart, to be staged as they are.
+_APART = 4
 #: The most stages: more hide no further latency.
 _MOST_STAGES = 16
 #: Eighths of the SMs that get clusters of more than two blocks at once. On an H200 14 clusters of 8 ran at once and 16
@@ -339,6 +341,8 @@ def facts(launched: Gemm, swap: bool) -> Facts:  # noqa: FBT001 — kept by posi
     # TMA stores whole 16 bytes, also behind the end of a row.
     d_by_tma = d.by_tma and d.length * itemsize % VECTOR_BYTES == 0
     packed_rows = d.along_k and d.stride == 1 and d.pitch == d.length <= _WIDEST
+    apart = d.length * itemsize % SPAN  # rows nearly whole spans apart would meet in the same banks
+    packed_rows = packed_rows and _APART < apart < SPAN - _APART
     return Facts(
         itemsize,
         launched.d_dtype is F32,
