@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from lab.gemm import inner_search, shapes, tiles, wgmma_tiles
@@ -38,13 +39,27 @@ def alignment_of(problem: Geam) -> str:
     return f"on {problem.d.align}"
 
 
+def _model(cost: ModuleType, bounds: Mapping[str, tuple[float, float]]) -> Model[Any]:
+    """Return the model of a kernel's module ``cost``, with the constants that are its default."""
+    path = Path(str(cost.__file__)).with_name("constants.json")
+    return Model(cost.DEFAULT, cost.demand, cost.times, path, bounds)
+
+
+_HGEMM = _model(
+    hgemm,
+    {
+        "read_share": (0.5, 1.0),
+        "mma_share": (0.3, 1.0),
+        "line_cycles": (0.25, 8.0),
+        "pace_overlap": (1.0, 32.0),
+        "overlap": (1.0, 16.0),
+    },
+)
+
 MODELS: dict[str, Fitted] = {
     "gemm": Fitted(
-        Model(
-            gemm.DEFAULT,
-            gemm.demand,
-            gemm.times,
-            Path(gemm.__file__).with_name("constants.json"),
+        _model(
+            gemm,
             {
                 "store_share": (0.2, 1.0),
                 "load_share": (0.5, 1.0),
@@ -56,48 +71,23 @@ MODELS: dict[str, Fitted] = {
         tiles.alignment_of,
     ),
     "hgemm": Fitted(
-        Model(
-            hgemm.DEFAULT,
-            hgemm.demand,
-            hgemm.times,
-            Path(hgemm.__file__).with_name("constants.json"),
-            {
-                "read_share": (0.5, 1.0),
-                "copy_share": (0.5, 1.0),
-                "mma_share": (0.3, 1.0),
-                "line_cycles": (0.25, 8.0),
-                "pace_overlap": (1.0, 32.0),
-                "overlap": (1.0, 16.0),
-            },
-        ),
+        _HGEMM,
         tiles.read,
         tiles.alignment_of,
     ),
     "hgemm_float64": Fitted(
-        Model(
-            hgemm.DOUBLE,
-            hgemm.demand,
-            hgemm.times,
-            Path(hgemm.__file__).with_name("constants.json"),
-            {
-                "read_share": (0.5, 0.7),
-                "copy_share": (0.5, 1.0),
-                "mma_share": (0.3, 1.0),
-                "line_cycles": (0.25, 8.0),
-                "pace_overlap": (1.0, 32.0),
-                "overlap": (1.0, 16.0),
-            },
-            "h200 float64",
+        replace(
+            _HGEMM,
+            constants=hgemm.DOUBLE,
+            bounds={**_HGEMM.bounds, "read_share": (0.5, 0.7)},
+            section="h200 float64",
         ),
         partial(shapes.read, kernel=HGEMM, dtype=F64),
         tiles.alignment_of,
     ),
     "inner": Fitted(
-        Model(
-            inner.DEFAULT,
-            inner.demand,
-            inner.times,
-            Path(inner.__file__).with_name("constants.json"),
+        _model(
+            inner,
             {
                 "read_share": (0.5, 1.05),
                 "fma_share": (0.3, 1.0),
@@ -111,11 +101,8 @@ MODELS: dict[str, Fitted] = {
         layout_of,
     ),
     "short_k": Fitted(
-        Model(
-            short_k.DEFAULT,
-            short_k.demand,
-            short_k.times,
-            Path(short_k.__file__).with_name("constants.json"),
+        _model(
+            short_k,
             {
                 "stream_share": (0.5, 1.0),
                 "narrow": (1.0, 8.0),
@@ -128,29 +115,21 @@ MODELS: dict[str, Fitted] = {
         tiles.alignment_of,
     ),
     "transpose_add": Fitted(
-        Model(
-            transpose_add.DEFAULT,
-            transpose_add.demand,
-            transpose_add.times,
-            Path(transpose_add.__file__).with_name("constants.json"),
+        _model(
+            transpose_add,
             {"copy_share": (0.5, 1.0), "issue_share": (0.3, 1.0), "overlap": (1.0, 16.0)},
         ),
         read_transpose_add,
         alignment_of,
     ),
     "wgmma": Fitted(
-        Model(
-            wgmma.DEFAULT,
-            wgmma.demand,
-            wgmma.times,
-            Path(wgmma.__file__).with_name("constants.json"),
+        _model(
+            wgmma,
             {
                 "read_share": (0.5, 1.0),
-                "copy_share": (0.5, 1.0),
                 "mma_share": (0.5, 1.1),
                 "exposed": (0.01, 1.0),
                 "shared_bytes": (100.0, 256.0),
-                "line_cycles": (0.25, 8.0),
                 "pace_overlap": (1.0, 32.0),
                 "overlap": (1.0, 16.0),
             },
