@@ -16,13 +16,14 @@ from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, wo
 from matmill.kernels.splitk import (
     SPLITK_REDUCE,
     batch_invariant_slices,
+    epilogue_constants,
     split_bytes,
     why_not_precision,
     why_not_split,
 )
 from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
-from matmill.problem import NO_EPILOGUE, Gemm
+from matmill.problem import Gemm
 
 #: Tile shapes by the size of a sum: large ones, and those with few rows or columns. Each sum is one thread's.
 _TILES: dict[int, tuple[Config, ...]] = {
@@ -62,18 +63,12 @@ def _among(problem: Gemm, _arch: Arch, tiles: Tiles | None) -> Columns:
     slices = batch_invariant_slices(problem)
     return Columns(
         [
-            config.replace(**_epilogue(problem, count)).launched(SPLIT_K=count)
+            config.replace(**epilogue_constants(problem, count)).launched(SPLIT_K=count)
             for shape in _TILES[problem.dtype.accumulator.itemsize]
             for config in (shape.replace(**copies(problem), SHARED_BYTES=shared_bytes(shape, problem.dtype)),)
             for count in sorted({1, slices})
         ]
     ).having(TILE, tiles)
-
-
-def _epilogue(problem: Gemm, slices: int) -> dict[str, int]:
-    """Return the constants of the epilogue, which the launch that adds partial sums has where slices are blocks."""
-    own = slices == 1
-    return {"HAS_C": int(problem.has_c and own), **(problem.epilogue if own else NO_EPILOGUE).constants}
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -100,7 +95,7 @@ def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
     slices = batch_invariant_slices(problem)
     if config["SPLIT_K"] not in {1, slices}:
         return f"{config['SPLIT_K']} slices of k: a batch-invariant sum of {problem.k} terms has {slices}"
-    if any(config[name] != value for name, value in _epilogue(problem, config["SPLIT_K"]).items()):
+    if any(config[name] != value for name, value in epilogue_constants(problem, config["SPLIT_K"]).items()):
         return "the constants of the epilogue are another problem's"
     return why_not_precision(problem, promotes=True) or why_not(problem, config) or why_not_split(problem, config)
 
@@ -108,7 +103,7 @@ def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
 def _example() -> Config:
     config = _TILES[4][0]
     problem = Gemm(m=128, n=256, k=64)
-    return config.replace(**copies(problem), SHARED_BYTES=shared_bytes(config, F32), **_epilogue(problem, 1))
+    return config.replace(**copies(problem), SHARED_BYTES=shared_bytes(config, F32), **epilogue_constants(problem))
 
 
 def _explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:

@@ -19,8 +19,9 @@ from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked
 from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, splits_float32, why_not_tensor_cores
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents, why_not_vector_widths
+from matmill.kernels.splitk import epilogue_constants
 from matmill.precision import SHORTEST_K_BEFORE_HOPPER
-from matmill.problem import NO_EPILOGUE, Gemm
+from matmill.problem import Gemm
 
 _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 #: Bytes per copy, widest first: cp.async copies 16, 8 or 4; single 16-bit elements go through registers.
@@ -253,12 +254,6 @@ def _shortened(config: Config, constants: dict[str, int], itemsize: int) -> Conf
     if itemsize == ELEMENT_BYTES and 1 in (constants["A_VEC"], constants["B_VEC"]):
         return config.replace(BK=min(config["BK"], 32), STAGES=min(config["STAGES"], 3))
     return config
-
-
-def epilogue_constants(problem: Gemm, slices: int = 1) -> dict[str, int]:
-    """Return the constants of the problem's epilogue, which the reduction has where k is split."""
-    epilogue = problem.epilogue if slices == 1 else NO_EPILOGUE
-    return {**epilogue.constants, "HAS_C": int(problem.has_c and slices == 1)}
 
 
 def with_epilogue(config: Config, problem: Gemm, slices: int = 1) -> Config:

@@ -72,6 +72,12 @@ def batch_invariant_slices(problem: Gemm) -> int:
     return max(1, ceil_div(problem.k, problem.slice_k))
 
 
+def epilogue_constants(problem: Gemm, slices: int = 1) -> dict[str, int]:
+    """Return the constants of the problem's epilogue, which the reduction has where k is split."""
+    epilogue = problem.epilogue if slices == 1 else NO_EPILOGUE
+    return {**epilogue.constants, "HAS_C": int(problem.has_c and slices == 1)}
+
+
 def needs_epilogue(problem: Gemm) -> bool:
     """Tell whether D needs more than scaling the sums, adding C, and rounding to the type of A and B."""
     return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
