@@ -120,7 +120,7 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
         ),
     ),
     "sgemm": (
-        Picture("sgemm_h200", f"{_RATES} H200", "sgemm_h200_*.json", _sweep),
+        Picture("sgemm_h100", f"{_RATES} H100", "sgemm_h100_*.json", _sweep),
         Picture(
             "sgemm_emulated",
             "Wavefronts of shared memory, and bytes used over bytes moved by loads, of every rung",
