@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab.float32_page import MARKS, float32_products, recorded_float32
 from lab.front_page import between, package_page, with_output, with_speeds
+from lab.lessons_page import lesson_pages
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES
 from lab.programs_page import with_programs
@@ -57,6 +58,7 @@ def main() -> None:
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }
+    pages |= lesson_pages(ROOT / "docs" / "learn")
     pages[ROOT / "docs" / "package.md"] = package_page(pages[ROOT / "README.md"])
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")

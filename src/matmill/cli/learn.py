@@ -14,12 +14,13 @@ from rich.text import Text
 
 from matmill.cli.console import output, show, table
 from matmill.cli.options import Subparsers, size, writable
-from matmill.errors import ArgumentError, CompileError, unknown_name
+from matmill.errors import ArgumentError, MatmillError, unknown_name
 
 if TYPE_CHECKING:
     from matmill.learn.judgement import Judgement
     from matmill.learn.lesson import Lesson
 
+_SOLVED = " (solved)"
 _HEADING, _GOOD, _BAD = "bold", "bold green", "bold red"
 
 
@@ -79,10 +80,12 @@ def _overview() -> Iterator[RenderableType]:
     """Yield the lessons with their questions, and how far those are whose kernels are in this folder."""
     from matmill.learn.lesson import lessons  # noqa: PLC0415 — see _lesson
 
-    for lesson in lessons().values():
-        yield Text(f"{lesson.number:2}  {lesson.title}: {lesson.file}{_progress(lesson)}", style=_HEADING)
+    begun = {number: _progress(lesson) for number, lesson in lessons().items()}
+    for number, lesson in lessons().items():
+        yield Text(f"{number:2}  {lesson.title}: {lesson.file}{begun[number]}", style=_HEADING)
         yield _prose(lesson.question, "    ")
-    yield Text("\nBegin with: matmill learn 1")
+    open_ones = [number for number, progress in begun.items() if progress != _SOLVED]
+    yield Text(f"\nNext: matmill learn {open_ones[0]}" if open_ones else "\nAll of them are solved.")
 
 
 def _progress(lesson: Lesson) -> str:
@@ -95,19 +98,19 @@ def _progress(lesson: Lesson) -> str:
     if file.read_text(encoding="utf-8", errors="replace") == lesson.exercise:
         return " (not yet changed)"
     try:
-        return " (solved)" if judge(lesson, file).passed else " (not yet solved)"
-    except (ArgumentError, CompileError):
-        return " (does not compile)"
+        return _SOLVED if judge(lesson, file).passed else " (not yet solved)"
+    except MatmillError:  # such as that of the compiler
+        return " (not yet solved)"
 
 
 def _begun(lesson: Lesson, args: argparse.Namespace) -> Iterator[RenderableType]:
     """Write the kernel, unless the student has changed it, and yield what to do."""
     file = Path(lesson.file)
+    writable(file, f"{lesson.path.name}'s file")
     changed = file.exists() and file.read_text(encoding="utf-8", errors="replace") != lesson.exercise
     if changed and not args.force:
         yield Text(f"{file} stays as you have changed it (--force writes it anew)")
     else:
-        writable(file, "LESSON's file")
         file.write_text(lesson.exercise, encoding="utf-8")
         yield Text(f"{file} is written: the kernel to work on")
     yield Text(f"\n{lesson.number}. {lesson.title}", style=_HEADING)
@@ -178,14 +181,14 @@ def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     if errors or not all(each.ok for each in judgement.results):
         yield _prose("Errors first: the counts of a kernel that is not right say little.")
         return
-    if judgement.worst is not None:
-        worst = judgement.worst
+    if judgement.advice:
+        yield _prose(judgement.advice)
+    worst = judgement.worst
+    if worst is not None:
         yield Text("\n".join(wrap(f"{worst.where}  {worst.cause}".strip(), "", width)))
         if worst.where in report.source:
             yield Text(f"  {clipped(report.source[worst.where], width - 2)}")
         yield Text("\n".join(wrap(f"→ {worst.remedy}: {worst.gain}", "  ", width)))
-    if judgement.advice:
-        yield _prose(judgement.advice)
 
 
 def _passed(lesson: Lesson, file: Path) -> Iterator[RenderableType]:
@@ -200,8 +203,12 @@ def _passed(lesson: Lesson, file: Path) -> Iterator[RenderableType]:
         from matmill.learn.gpu_time import time_on  # noqa: PLC0415 — it loads CUDA
 
         device = gpu.GPU.get()
-        timing = time_on(device, lesson, file)
-        yield Text(f"On the {device.arch.title}: {units.seconds(timing.median)}, the median of {timing.rounds} runs")
+        try:
+            timing = time_on(device, lesson, file)
+            words = f"{units.seconds(timing.median)}, the median of {timing.rounds} runs"
+        except MatmillError as problem:  # such as a GPU older than the lesson's instructions
+            words = f"no time: {problem.got}"
+        yield _prose(f"On the {device.arch.title}: {words}")
     if lesson.number + 1 in lessons():
         yield Text(f"Next: matmill learn {lesson.number + 1}")
 

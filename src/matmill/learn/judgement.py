@@ -43,8 +43,10 @@ class Judgement:
 
     @property
     def worst(self) -> Advice | None:
-        """The first of the verdict on the launch, if there is one that is not about the exercise's size."""
-        return next((advice for advice in self.report.verdict if advice.rule not in _SMALL), None)
+        """The first of the verdict on the launch by the lesson's rules, or by those not about an exercise's size."""
+        rules, verdict = self.lesson.check.rules, self.report.verdict
+        fitting = (each for each in verdict if (each.rule not in _SMALL if rules is None else each.rule in rules))
+        return next(fitting, None)
 
     @property
     def advice(self) -> str:
@@ -60,7 +62,7 @@ def judge(lesson: Lesson, file: Path) -> Judgement:
     a kernel with another name or other parameters.
     """
     kernel = load(file, lesson.check.kernel, target=lesson.check.target)
-    arguments = lesson.check.arguments(np.random.default_rng(lesson.number))
+    arguments = lesson.arguments()
     before = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     grid, block, shared, cluster = shape(lesson, kernel)
     report = kernel.launch(
@@ -100,10 +102,15 @@ def _number(kernel: PtxKernel, name: str, value: Extent) -> int:
 
 def _results(lesson: Lesson, arguments: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Expectation]:
     """Yield the outputs beside those expected of the arguments as they were ``before`` the launch."""
-    for name, wanted in lesson.check.expected(**before).items():
-        output, tolerance = arguments[name], lesson.check.tolerance
+    for name, wanted in lesson.expected(before).items():
+        output, tolerance = arguments.get(name), lesson.check.tolerance
+        if not isinstance(output, np.ndarray) or output.shape != wanted.shape:
+            outputs = {each: array.shape for each, array in arguments.items() if isinstance(array, np.ndarray)}
+            raise lesson.damaged(
+                f"expected() with {name!r} of shape {wanted.shape}", f"arrays as the arguments {outputs}"
+            )
         allowed = usual_tolerance(output.dtype) if tolerance is None else tolerance
-        yield from expectations([(name, "the right result", output, np.asarray(wanted))], allowed)
+        yield from expectations([(name, "the right result", output, wanted)], allowed)
 
 
 def _goals(lesson: Lesson, report: LaunchReport) -> Iterator[Row]:
@@ -113,5 +120,4 @@ def _goals(lesson: Lesson, report: LaunchReport) -> Iterator[Row]:
     yield from (
         (name, counts[name], f"at least {least:,}", counts[name] >= least) for name, least in check.at_least.items()
     )
-    if check.judge is not None:
-        yield from check.judge(report)
+    yield from lesson.further_goals(report)

@@ -43,8 +43,8 @@ class Check:
     """The launch of an exercise, its arguments and results, and the goals in counters.
 
     ``arguments`` takes a random generator, ``expected`` the arguments by name, as they were before the launch;
-    it returns outputs by name. ``tolerance`` is relative to the largest element (None: by the output's type). ``judge``
-    takes the report and returns further goals.
+    it returns outputs by name. ``tolerance`` is relative to the largest element (None: by the output's type). ``rules``
+    are those of the verdict that the lesson is about, ``judge`` takes the report and returns further goals.
     """
 
     kernel: str
@@ -59,6 +59,7 @@ class Check:
     at_most: Mapping[str, int] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
     advice: Mapping[str, str] = field(default_factory=dict)
+    rules: Sequence[str] | None = None
     judge: Callable[[LaunchReport], Sequence[Row]] | None = None
 
 
@@ -91,29 +92,47 @@ class Lesson:
     def check(self) -> Check:
         """The check, which is Python code of the lesson. Raises :class:`~matmill.errors.ArgumentError`."""
         names: dict[str, Any] = {"np": np}
-        try:
-            exec(compile(self._python(), self.path.name, "exec"), names)  # noqa: S102 — a lesson is a program
-        except Exception as problem:
-            raise self._damaged(f"a Check that raises {type(problem).__name__}: {problem}", "Python code") from problem
+        code = _PYTHON.search(self.sections["Check"])
+        if code is None:
+            raise self.damaged("a Check without code", "a block that begins with ```python")
+        self._call("a Check", exec, code[1], names)
         functions = ("arguments", "expected", "judge")
         values = {each.name: each.name if each.name in functions else each.name.upper() for each in fields(Check)}
         required = [values[name] for name in ("kernel", "grid", "block", "arguments", "expected")]
         missing = [name for name in required if name not in names]
         if missing:
-            raise self._damaged(f"a Check without {', '.join(missing)}", f"a Check with {', '.join(required)}")
+            raise self.damaged(f"a Check without {', '.join(missing)}", f"a Check with {', '.join(required)}")
         check = Check(**{name: names[value] for name, value in values.items() if value in names})
         for name in (*check.at_most, *check.at_least):
             if name not in Counters().as_dict():
                 raise unknown_name(f"{self.path.name}: Check", name, Counters().as_dict())
         return check
 
-    def _python(self) -> str:
-        code = _PYTHON.search(self.sections["Check"])
-        if code is None:
-            raise self._damaged("a Check without code", "a block that begins with ```python")
-        return code[1]
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the check's launch, the same ones at each call."""
+        result: dict[str, Any] = self._call("arguments()", self.check.arguments, np.random.default_rng(self.number))
+        return result
 
-    def _damaged(self, got: str, wanted: str) -> ArgumentError:
+    def expected(self, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return what the outputs should be for arguments as they were before the launch."""
+        wanted = self._call("expected()", self.check.expected, **arguments)
+        return {name: np.asarray(each) for name, each in wanted.items()}
+
+    def further_goals(self, report: LaunchReport) -> Sequence[Row]:
+        """Return the goals that the lesson's own ``judge`` adds."""
+        rows: Sequence[Row] = self._call("judge()", self.check.judge, report) if self.check.judge is not None else ()
+        return rows
+
+    def _call(self, name: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Return a result of the lesson's code; what it raises is the lesson's fault."""
+        try:
+            return function(*args, **named)
+        except Exception as problem:
+            got = f"{name} that raises {type(problem).__name__}: {problem}"
+            raise self.damaged(got, "Python code that runs") from problem
+
+    def damaged(self, got: str, wanted: str) -> ArgumentError:
+        """Return the error for a lesson that its author should correct."""
         return _damaged(self.path, got, wanted)
 
 
