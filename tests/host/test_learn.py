@@ -214,6 +214,7 @@ def test_a_lesson_of_one_s_own(small: Path, capsys: pytest.CaptureFixture[str]) 
     assert "argument x differs from the right result in 32 of 32 elements:" in text
     assert "Errors first" in text
     assert "Stuck? matmill learn twice.md --hint" in text
+    assert "this time" not in text
     Path("better.cu").write_text(read(small).solution, encoding="utf-8")
     code, text = _run(capsys, str(small), "--check", "better.cu")
     assert code == 0
@@ -257,6 +258,21 @@ def test_an_answer_that_does_not_compile_has_the_compiler_s_words(
     code, text = _run(capsys, str(small), "--check")
     assert code == 1
     assert 'error: identifier "y" is undefined' in text
+
+
+def test_a_race_with_the_right_result_and_output_of_the_kernel(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = read(small).solution.replace(
+        "{\n", '{ __shared__ volatile int n; n = threadIdx.x; if (!threadIdx.x) printf("here\\n");\n', 1
+    )
+    Path("twice.cu").write_text(source, encoding="utf-8")
+    small.write_text(
+        SMALL.replace('"THREADS"', "(64,)").replace("random.standard_normal(32,", "np.ones(64,"), encoding="utf-8"
+    )
+    code, text = _run(capsys, str(small), "--check")
+    assert code == 1
+    assert text.startswith("here\n")
+    assert "error: race at twice.cu:2" in text
+    assert "The result is right this time; in another order of the warps it may not be." in text
 
 
 def test_an_answer_that_faults_does_not_pass(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,9 +159,9 @@ def _check(lesson: Lesson, args: argparse.Namespace) -> int:
 
 def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     """Yield result, hazards, goals, and what to look at next."""
-    from matmill.testing.report import clipped, wrap  # noqa: PLC0415 — see _lesson
-
     report = judgement.report
+    if report.printed:
+        yield Text(report.printed.removesuffix("\n"))
     yield Text(report.title)
     for each in judgement.results:
         yield Text(str(each), style="" if each.ok else _BAD)
@@ -175,15 +175,24 @@ def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
         ]
         yield Text()
         yield table("Goals", [("counter", "left"), ("yours", "right"), ("goal", "right"), ("", "left")], rows)
-    if judgement.passed:
-        return
-    yield Text("\nWhat to look at next", style=_HEADING)
-    if errors or not all(each.ok for each in judgement.results):
+    if not judgement.passed:
+        yield Text("\nWhat to look at next", style=_HEADING)
+        yield from _next(judgement, width)
+
+
+def _next(judgement: Judgement, width: int) -> Iterator[RenderableType]:
+    """Yield what the lesson says of the first goal that is missed, and the costliest line; but errors come first."""
+    from matmill.testing.report import clipped, wrap  # noqa: PLC0415 — see _lesson
+
+    report, worst = judgement.report, judgement.worst
+    right = all(each.ok for each in judgement.results)
+    if not (report.ok and right):
         yield _prose("Errors first: the counts of a kernel that is not right say little.")
+        if judgement.results and right:
+            yield _prose("The result is right this time; in another order of the warps it may not be.")
         return
     if judgement.advice:
         yield _prose(judgement.advice)
-    worst = judgement.worst
     if worst is not None:
         yield Text("\n".join(wrap(f"{worst.where}  {worst.cause}".strip(), "", width)))
         if worst.where in report.source:
@@ -230,4 +239,7 @@ def _prose(markdown: str, indent: str = "") -> Text:
 
 def _filled(paragraph: str, indent: str) -> str:
     words = " ".join(paragraph.replace("**", "").split())
-    return textwrap.fill(words, output().width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    hanging = indent + "  " * bool(re.match(r"- |\d+\. ", words))
+    return textwrap.fill(
+        words, output().width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+    )
