@@ -66,6 +66,12 @@ AT_MOST = {"global_load_requests": 1}
 """
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time nothing on this machine's GPU."""
+    monkeypatch.setattr(gpu, "unavailable", lambda: "there is none")
+
+
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a lesson of a teacher's own, in the current folder."""
@@ -171,6 +177,16 @@ def test_what_a_student_sees_fits_80_columns(
     assert lesson.solution in solution
 
 
+@every
+def test_rates_in_conclusions_are_recorded(lesson: Lesson) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("ladder-*.md"))
+    recorded = set(re.findall(r"\d+\.?\d*", pages))
+    conclusion = " ".join(lesson.sections["What to conclude"].split())
+    lists = re.findall(r"((?:[\d.]+(?:,| to| and)? )+)TFLOP/s", conclusion)
+    assert lists
+    assert set(re.findall(r"[\d.]+", " ".join(lists))) <= recorded
+
+
 def test_pages_are_up_to_date_and_their_links_lead_somewhere() -> None:
     pages = lesson_pages(ROOT / "docs" / "learn")
     assert set(pages) == set((ROOT / "docs" / "learn").glob("*.md"))
@@ -216,8 +232,9 @@ def test_a_lesson_of_one_s_own(small: Path, capsys: pytest.CaptureFixture[str]) 
     assert "Stuck? matmill learn twice.md --hint" in text
     assert "this time" not in text
     Path("better.cu").write_text(read(small).solution, encoding="utf-8")
-    code, text = _run(capsys, str(small), "--check", "better.cu")
+    code, text = _run(capsys, str(small), "--check", "better.cu", "--html", "page.html")
     assert code == 0
+    assert "better.cu" in Path("page.html").read_text(encoding="utf-8")
     assert "Passed.\nTwice is more.\n" in text
     assert "Next:" not in text
 
@@ -293,6 +310,8 @@ def test_an_answer_that_faults_does_not_pass(small: Path, capsys: pytest.Capture
         (["--check"], "LESSON: got nothing; wanted the number of a lesson."),
         (["4", "--check"], "--check: got no file 'transpose.cu' here; wanted your answer"),
         (["4", "--check", "no.cu"], "--check: got no file 'no.cu' here"),
+        (["4", "--html", "page.html"], "--html: got no --check; wanted an answer to draw. Add --check."),
+        (["twice.md", "--check", "constant.cu", "--html", "none/page.html"], "--html: got 'none/page.html'; wanted"),
         (["4", "--hint", "5"], "--hint: got 5; wanted 1 to 3, or 4 for a solution."),
         (["twice.md", "--check", "constant.cu"], "BLOCK: got 'THREADS', whose value the file does not determine"),
     ],
@@ -370,7 +389,6 @@ def test_a_check_says_the_time_on_a_gpu_if_there_is_one(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("twice.cu").write_text(read(small).solution, encoding="utf-8")
-    monkeypatch.setattr(gpu, "unavailable", lambda: "there is none")
     assert "median" not in _run(capsys, str(small), "--check")[1]
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", lambda: SimpleNamespace(arch=SimpleNamespace(title="H200")))

@@ -41,17 +41,21 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     does.add_argument("--hint", metavar="N", nargs="?", type=size, const=1, help="print hint N; the last is a solution")
     does.add_argument("--force", action="store_true", help="write the kernel anew, although you have changed it")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="with --check: draw traffic and banks into FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     if args.lesson is None:
-        if args.read or args.force or args.check is not None or args.hint is not None:
+        if args.read or args.force or args.html or args.check is not None or args.hint is not None:
             fix = "matmill learn lists them."
             raise ArgumentError(argument="LESSON", got="nothing", wanted="the number of a lesson", fix=fix)
         show(_overview())
         return 0
     lesson = _lesson(args.lesson)
+    if args.html is not None and args.check is None:
+        fix = "Add --check."
+        raise ArgumentError(argument="--html", got="no --check", wanted="an answer to draw", fix=fix)
     if args.check is not None:
         return _check(lesson, args)
     if args.read:
@@ -148,7 +152,13 @@ def _check(lesson: Lesson, args: argparse.Namespace) -> int:
             argument="--check", got=f"no file {str(file)!r} here", wanted="your answer, a .cu file",
             fix=f"{_command(args)} writes the kernel to begin with.",
         )  # fmt: skip
+    if args.html is not None:
+        writable(args.html, "--html")
     judgement = judge(lesson, file)
+    if args.html is not None:
+        from matmill.page.launch import page  # noqa: PLC0415 — see _lesson
+
+        args.html.write_text(page(judgement.report), encoding="utf-8")
     show(_shown(judgement, output().width))
     if not judgement.passed:
         show([Text(f"\nStuck? {_command(args, '--hint')}")])

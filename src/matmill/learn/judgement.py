@@ -102,8 +102,8 @@ def _number(kernel: PtxKernel, name: str, value: Extent) -> int:
 
 def _results(lesson: Lesson, arguments: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Expectation]:
     """Yield the outputs beside those expected of the arguments as they were ``before`` the launch."""
-    for name, wanted in lesson.expected(before).items():
-        output, tolerance = arguments.get(name), lesson.check.tolerance
+    for name, values in lesson.call("expected", **before).items():
+        output, wanted, tolerance = arguments.get(name), np.asarray(values), lesson.check.tolerance
         if not isinstance(output, np.ndarray) or output.shape != wanted.shape:
             outputs = {each: array.shape for each, array in arguments.items() if isinstance(array, np.ndarray)}
             raise lesson.damaged(
@@ -120,4 +120,5 @@ def _goals(lesson: Lesson, report: LaunchReport) -> Iterator[Row]:
     yield from (
         (name, counts[name], f"at least {least:,}", counts[name] >= least) for name, least in check.at_least.items()
     )
-    yield from lesson.further_goals(report)
+    if check.judge is not None:
+        yield from lesson.call("judge", report)

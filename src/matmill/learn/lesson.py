@@ -95,7 +95,7 @@ class Lesson:
         code = _PYTHON.search(self.sections["Check"])
         if code is None:
             raise self.damaged("a Check without code", "a block that begins with ```python")
-        self._call("a Check", exec, code[1], names)
+        self._guarded("a Check", exec, code[1], names)
         functions = ("arguments", "expected", "judge")
         values = {each.name: each.name if each.name in functions else each.name.upper() for each in fields(Check)}
         required = [values[name] for name in ("kernel", "grid", "block", "arguments", "expected")]
@@ -108,23 +108,15 @@ class Lesson:
                 raise unknown_name(f"{self.path.name}: Check", name, Counters().as_dict())
         return check
 
+    def call(self, name: str, *args: Any, **named: Any) -> Any:
+        """Return what a function of the check returns; what it raises is the lesson's fault."""
+        return self._guarded(f"{name}()", getattr(self.check, name), *args, **named)
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the check's launch, the same ones at each call."""
-        result: dict[str, Any] = self._call("arguments()", self.check.arguments, np.random.default_rng(self.number))
-        return result
+        return dict(self.call("arguments", np.random.default_rng(self.number)))
 
-    def expected(self, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return what the outputs should be for arguments as they were before the launch."""
-        wanted = self._call("expected()", self.check.expected, **arguments)
-        return {name: np.asarray(each) for name, each in wanted.items()}
-
-    def further_goals(self, report: LaunchReport) -> Sequence[Row]:
-        """Return the goals that the lesson's own ``judge`` adds."""
-        rows: Sequence[Row] = self._call("judge()", self.check.judge, report) if self.check.judge is not None else ()
-        return rows
-
-    def _call(self, name: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Return a result of the lesson's code; what it raises is the lesson's fault."""
+    def _guarded(self, name: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
         except Exception as problem:
