@@ -95,7 +95,7 @@ def rungs_text(results: Path) -> str:
             else subject.format_sizes(problem),
             "library": library,
             "rates": {
-                row["rung"]: (float(f"{row[subject.rate]:.4g}"), float(f"{row['library_fraction']:.4g}"))
+                row["rung"]: (float(f"{row[subject.rate]:.6g}"), float(f"{row['library_fraction']:.6g}"))
                 for row in record["rows"]
                 if row["library_fraction"]
             },

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.recorded_ratios import ratios_text
+from lab.recorded_ratios import ratios_text, rungs_text
 from matmill.analysis import recorded as module
 from matmill.analysis.recorded import MOST_DOUBLINGS, nearest, recorded
 from matmill.arch import get
@@ -21,8 +21,9 @@ H200 = get("h200")
 
 
 def test_the_ratios_of_the_package_are_those_recorded() -> None:
-    shipped = ROOT / "src" / "matmill" / "analysis" / "recorded.json"
-    assert shipped.read_text(encoding="utf-8") == ratios_text(ROOT / "benchmarks" / "results"), "run `make docs`"
+    for room, text in (("analysis", ratios_text), ("ladders", rungs_text)):
+        shipped = ROOT / "src" / "matmill" / room / "recorded.json"
+        assert shipped.read_text(encoding="utf-8") == text(ROOT / "benchmarks" / "results"), "run `make docs`"
 
 
 def test_every_json_file_of_the_sources_is_in_the_wheel() -> None:

@@ -25,6 +25,8 @@ _REQUESTS = (
     "global_load_requests", "shared_load_requests", "shared_store_requests",
     "cp_async_requests",
 )  # fmt: skip
+#: Data sheets round peaks.
+_ROUNDED = 1.05
 #: A counter stands out where it is this factor above what the accesses need.
 _STANDS_OUT = 1.5
 
@@ -42,10 +44,11 @@ class Bound:
 
     def __str__(self) -> str:
         """Format the bound for a table, as "12% loads" or "32% banks, 2.9x!"."""
-        share = f"{self.fraction:.1%}" if self.fraction < 0.1 else f"{self.fraction:.0%}"
-        if self.fraction > 1:  # a unit that is faster than the one whose peak this is
-            share = f"{self.fraction:.2g}x"
-        return f"{share} {self.mark}!" if self.mark else f"{share} {self.unit}"
+        if self.fraction > _ROUNDED:  # the unit is faster than the one whose peak this is
+            fraction = f"{self.fraction:.2g}x"
+        else:
+            fraction = f"{self.fraction:.1%}" if self.fraction < 0.1 else f"{self.fraction:.0%}"
+        return f"{fraction} {self.mark}!" if self.mark else f"{fraction} {self.unit}"
 
 
 def bound(counters: Mapping[str, int], problem: Any, subject: Subject[Any], arch: Arch) -> Bound | None:
