@@ -63,7 +63,7 @@ def _picture(outcome: Outcome) -> str:
         draw(outcome, path)
         text = path.read_text(encoding="utf-8")
     svg = text[text.index("<svg") :]
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="figure" style="background:#fff">{svg}</div>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="figure">{svg}</div>'
 
 
 def _bars(outcome: Outcome) -> str:
