@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.pictures import PICTURES
+from lab.pictures import PICTURES, Picture
 from matmill import cli
 from matmill.bench.plots.style import COLOURS, spread
 from matmill.cli import main
+from matmill.errors import ArgumentError
 from matmill.ladders.runner.bars import groups_of, notes_of, sentence
 from matmill.ladders.runner.plot import draw
 from matmill.ladders.runner.results import Outcome
@@ -169,6 +170,13 @@ def test_runs_without_a_right_result_have_pictures_that_say_so(name: str, tmp_pa
         text = (tmp_path / "wrong.svg").read_text(encoding="utf-8")
         assert (": WRONG" in text) == (ok is False)
         assert ">No rung has a right result<" in text
+
+
+def test_a_picture_without_its_record_is_not_drawn_from_another() -> None:
+    picture = Picture("rungs", (f"{BOTH[0]}.json", "sgemm_of_no_gpu_*.json"))
+    with pytest.raises(ArgumentError, match=r"no record sgemm_of_no_gpu_\*"):
+        picture.records(RESULTS)
+    assert len(replace(picture, globs=picture.globs[:1]).records(RESULTS)) == 1
 
 
 def test_an_svg_has_the_colours_of_the_scheme_and_text_that_is_text(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ _CONFLICT, _WASTE = 1.05, 0.5
 
 def draw(outcome: Outcome, path: Path, source: str = "") -> None:
     """Draw ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
-    draw_bars(conclusion(outcome), notes_of(outcome), _groups(outcome), path, source)
+    draw_bars(conclusion(outcome), notes_of(outcome), bars_of(outcome), path, source)
 
 
-def _groups(outcome: Outcome) -> list[Group]:
+def bars_of(outcome: Outcome) -> list[Group]:
+    """Return the bars of the picture."""
     if any(row.phases for row in outcome.rows):
         return _phases(outcome)
     return groups_of(outcome) if outcome.on == "gpu" else _counted(outcome)
@@ -32,7 +33,7 @@ def _groups(outcome: Outcome) -> list[Group]:
 
 def conclusion(outcome: Outcome) -> str:
     """Return what the picture shows, as a sentence."""
-    groups = _groups(outcome)
+    groups = bars_of(outcome)
     if not any(row.ok for row in outcome.rows):
         return "No rung has a right result"
     if any(row.phases for row in outcome.rows):
