@@ -37,6 +37,8 @@ from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parent / "results"
 EMULATED_SIZE = 256
+#: m = n = k that emulated rungs choose their constants for, as they would on a GPU.
+LARGE = 4096
 #: m = n = k of the hgemm ladder: those of a sweep, and one that no tile divides.
 SIZES = (512, 1000, 1024, 2048, 4096, 8192, 16384)
 #: A recorded run can be repeated: same matrices, same order of runs.
@@ -112,13 +114,15 @@ def record_measured(args: argparse.Namespace) -> None:
 
 def emulated_sgemm() -> Iterator[Outcome]:
     """Yield the SGEMM ladder with the counters of every source line."""
-    yield emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True)
+    sizes, large = square(EMULATED_SIZE), square(LARGE)
+    yield emulate("sgemm", SGEMM, sizes, get("h200"), seed=SEED, by_line=True, bounds=True, like=large)
 
 
 def emulated_halves() -> Iterator[Outcome]:
     """Yield the hgemm ladder and the production kernel in both element types."""
     for dtype in HALVES.values():
-        yield emulate("hgemm", LADDERS["hgemm"].rows, half_product(*hgemm.EMULATED, dtype), get("h200"), seed=SEED)
+        sizes, large = half_product(*hgemm.EMULATED, dtype), half_product(LARGE, LARGE, LARGE, dtype)
+        yield emulate("hgemm", LADDERS["hgemm"].rows, sizes, get("h200"), seed=SEED, bounds=True, like=large)
 
 
 def emulated_transpose_add() -> Iterator[Outcome]:

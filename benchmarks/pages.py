@@ -8,10 +8,11 @@ from pathlib import Path
 
 from lab.float32_page import MARKS, float32_products, recorded_float32
 from lab.front_page import between, package_page, with_output, with_speeds
+from lab.lessons_page import lesson_pages
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES
 from lab.programs_page import with_programs
-from lab.recorded_ratios import ratios_text
+from lab.recorded_ratios import ratios_text, rungs_text
 from lab.shapes_page import recorded_products, recorded_shapes, shapes_page
 from lab.tails_page import MARKS as TAILS
 from lab.tails_page import library_tails, recorded_tails
@@ -51,11 +52,13 @@ def main() -> None:
         correctness: between(correctness.read_text(encoding="utf-8"), TAILS, library_tails(recorded_tails(results))),
         precision: between(precision.read_text(encoding="utf-8"), MARKS, float32_products(recorded_float32(results))),
         ROOT / "src" / "matmill" / "analysis" / "recorded.json": ratios_text(results),
+        ROOT / "src" / "matmill" / "ladders" / "recorded.json": rungs_text(results),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results), recorded_products(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }
+    pages |= lesson_pages(ROOT / "docs" / "learn")
     pages[ROOT / "docs" / "package.md"] = package_page(pages[ROOT / "README.md"])
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")

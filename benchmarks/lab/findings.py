@@ -42,8 +42,8 @@ def shared_reads(row: Record, file: str) -> list[Reads]:
 
 
 def conflicts(emulated: Record) -> str:
-    """Return the section that answers what S0 claims about bank conflicts."""
-    parts = ["## What S0 claims about bank conflicts, answered\n"]
+    """Return the section that answers what the forum post claims about bank conflicts."""
+    parts = ["## What the forum post claims about bank conflicts, answered\n"]
     rows = {row["rung"]: row for row in emulated["rows"] if row.get("lines")}
     for question in _questions():
         row = rows.get(question.rung)

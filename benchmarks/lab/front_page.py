@@ -16,13 +16,15 @@ from lab.markdown import markdown
 from lab.shapes_page import grouped, mean
 from matmill.bench import units
 from matmill.cli.console import show
+from matmill.cli.ladder_summary import summary
 from matmill.cli.tables import report
+from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.results import Outcome
 
 OUTPUT = ("<!-- output: written by `make docs` -->\n", "<!-- end of output -->\n")
 SPEEDS = ("<!-- speeds: written by `make docs` -->\n", "<!-- end of speeds -->\n")
 #: Few enough to read at a glance, far enough apart to tell a story.
-RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free")
+RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free(128)")
 
 _MEASURED_SIZE = 4096
 #: Side of the smallest float32 square that the README shows of those in pieces.
@@ -73,12 +75,14 @@ def package_page(readme: str) -> str:
 
 def sample_output(outcome: Outcome) -> str:
     """Return a console block: the command, and what it prints for the rungs shown."""
-    names = [row.rung for row in outcome.rows if row.rung in RUNGS or row is outcome.rows[-1]]
+    emulated = outcome.on == "emulator"
+    names = LADDERS[outcome.ladder].short if emulated else (*RUNGS, outcome.rows[-1].rung)
     shown = replace(outcome, rows=tuple(row for row in outcome.rows if row.rung in names))
     file = io.StringIO()
-    show(report(shown), file)
+    show(summary(shown) if emulated else report(shown), file)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
-    command = f"$ matmill ladder {outcome.ladder} --n {outcome.problem.n} --rungs '{','.join(names)}'"
+    command = f"$ matmill ladder {outcome.ladder} --n {outcome.problem.n}"
+    command += "" if emulated else f" --rungs '{','.join(names)}'"
     return "\n".join(["```console", command, *lines, "```", ""])
 
 

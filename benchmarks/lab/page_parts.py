@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from lab.markdown import filled, table
 from matmill.bench import units
 from matmill.kernel import Document
+from matmill.ladders.documents import OURS
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.traffic import read_over_least, sectors_in_words, sectors_per_load
 
@@ -140,13 +141,21 @@ def counted(record: Record, *headings: str) -> str:
 def family(rungs: Sequence[Step], measured: Sequence[Record], emulated: Record | None) -> str:
     """Return one section: the rungs that share a name."""
     first = rungs[0]
-    parts = [f"### {first.name}\n\nFrom {first.source.key}: {first.source.title}.\n"]
+    parts = [f"### {first.name}\n\n{_from(first.source)}\n"]
     for rung in rungs:
         title = f"**{rung.label}.** " if len(rungs) > 1 else ""
         claim = f" *Claimed:* {rung.claim}" if rung.claim else ""
         figures = _figures(rung, measured, emulated)
         parts.append(f"{title}{rung.changes} *Predicted:* {rung.predicts}{claim}{figures}\n")
     return "\n".join(parts)
+
+
+def _from(source: Document) -> str:
+    """Return where a rung is from, with a link to the publication, or to what is kept of it."""
+    if source == OURS:
+        return "matmill's own."
+    link = source.link or f"sources.md#{source.key.replace(' ', '-')}"
+    return f"From the [{source.key}]({link}): {source.title}."
 
 
 def _figures(rung: Step, measured: Sequence[Record], emulated: Record | None) -> str:

@@ -30,7 +30,7 @@ from lab.transpose_add import report
 from matmill.bench import units
 from matmill.ladders.sgemm.subject import FLOAT32
 
-#: 2 * 8192^3 operations over the times that S0 prints.
+#: 2 * 8192^3 operations over the times that the forum post prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}
 _FORUM_PRINTED = {
     "naive": 1.88,
@@ -54,7 +54,7 @@ _SUMS = (
     "runs, as the cost model chooses it."
 )
 _HALVES = (
-    "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as S2 does; of "
+    "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as the blog does; of "
     "bfloat16, all in float32. Every element is compared with the product in float64, within a bound for the type of "
     "its sums. The peak that the pictures show is the data sheet's of the tensor cores with float32 sums: with float16 "
     "sums, GeForce multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` "
@@ -351,12 +351,12 @@ def _errata() -> str:
     share = _FORUM_MS["CUTLASS"] / _FORUM_MS["conflict-free"]
     return (
         "## Errata of the sources\n\n"
-        '**S0** prints "TFlops" that count an FMA once, and compares them with a peak that counts it '
+        '**The forum post** prints "TFlops" that count an FMA once, and compares them with a peak that counts it '
         "twice.\nIn the usual unit, 2·M·N·K operations over its own times:\n\n"
         + table(columns, _FORUM_MS)
         + f'\nIts "over 70% of CUTLASS" is {units.percent(share)} by its own times. Its 32-way bank conflict on the '
         "`shared` rung's A tile is\nnot there: see above.\n\n"
-        "**S1** divides by 2^30 where it says GFLOPS: multiply its rates by 1.0737 for decimal ones. Its 3373 GFLOPS "
-        f"for cuBLAS at\n1024 do not match its 530.28 us, which are {2 * 1024**3 / 530.28e-6 / 1e9:.0f} decimal "
-        "GFLOP/s.\n"
+        "**The slides** divide by 2^30 where they say GFLOPS: multiply their rates by 1.0737 for decimal ones. Their "
+        "3373 GFLOPS for cuBLAS at\n1024 do not match their 530.28 us, which are "
+        f"{2 * 1024**3 / 530.28e-6 / 1e9:.0f} decimal GFLOP/s.\n"
     )

@@ -25,7 +25,7 @@ from matmill.ladders.runner.sweep_plot import draw_sweep, sweep_sentence
 Record = dict[str, Any]
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: The GPU whose records of the sgemm ladder are drawn.
-_SGEMM_GPU = "h200"
+_SGEMM_GPU = "h100"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lab.gemm.shapes import ratio_of
 from matmill.ladders.inner.subject import inner_product
+from matmill.ladders.registry import LADDERS
 
 #: Records of calls, by the GPU they ran on.
 _CALLS = {"h200": "matmul_h200", "h100": "matmul_h100"}
@@ -68,3 +69,36 @@ def _row(one: dict[str, Any], precision: str, ratio: float) -> Row:
 
 def _read(results: Path, name: str) -> Any:
     return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+
+
+#: For each ladder the record whose rates ``matmill ladder`` shows in the emulator, and the library beside it.
+_LADDERS = {
+    "sgemm": ("sgemm_h100_4096", "cuBLAS"),
+    "hgemm": ("hgemm_h100_4096_float16", "cuBLAS"),
+    "inner": ("inner_h200_3x3x50000000_float32_column", "torch"),
+    "transpose_add": ("transpose_add_h200_24300x11520_bfloat16", "torch"),
+}
+
+
+def rungs_text(results: Path) -> str:
+    """Return the document ``ladders/recorded.json``: each ladder's rates at one size, and its shares of a library's."""
+    lines = []
+    for ladder, (name, library) in _LADDERS.items():
+        record = _read(results, name)
+        subject = LADDERS[ladder].subject
+        problem = subject.problem(record["problem"])
+        sizes = subject.sizes(problem)
+        document = {
+            "gpu": record["arch"].upper(),
+            "sizes": f"{'='.join(sizes)}={sizes['m']}"
+            if len({*sizes.values()}) == 1
+            else subject.format_sizes(problem),
+            "library": library,
+            "rates": {
+                row["rung"]: (float(f"{row[subject.rate]:.4g}"), float(f"{row['library_fraction']:.4g}"))
+                for row in record["rows"]
+                if row["library_fraction"]
+            },
+        }
+        lines.append(f"{json.dumps(ladder)}: {json.dumps(document)}")
+    return "{{\n{}\n}}\n".format(",\n".join(lines))

@@ -342,27 +342,31 @@ class Production(Generic[P]):
 
 @dataclass(frozen=True)
 class Document:
-    """The publication that a rung is taken from."""
+    """The publication that a rung is taken from: its short name, its title, and its address if it is public."""
 
     key: str
     title: str
+    link: str = ""
 
 
 @dataclass(frozen=True)
 class Rung(Generic[P]):
     """One step of a ladder: a kernel, what it changes, and the gain predicted before measuring.
 
+    ``idea`` is the change in a few words, ``base`` the label of the rung that it changes, None for the one before it.
     ``claim`` is what the source document reports, with its GPU and unit, or an empty string. ``tune`` chooses the
     constants for a problem. None keeps the kernel's own: only rungs about the choice itself have it.
     """
 
     name: str
     source: Document
+    idea: str
     changes: str
     predicts: str
     kernel: Kernel[P]
     parameter: int | None = None
     claim: str = ""
+    base: str | None = None
     tune: Callable[[P, Arch], Config] | None = None
 
     def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:

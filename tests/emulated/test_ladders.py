@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_every_rung_is_right_and_race_free_and_the_json_says_all(
 ) -> None:
     arguments, problem, check = WHOLE[ladder]
     arch = [] if ladder in {"sgemm", "hgemm"} else ["--arch", "a100"]
-    labels, some = [row.label for row in LADDERS[ladder].rows], []
+    labels, some = [row.label for row in LADDERS[ladder].rows], ["--all"]
     if ladder in {"sgemm", "hgemm"} and not request.config.getoption("--exhaustive"):  # slow to emulate
         labels = list(dict.fromkeys(labels[::2] + labels[-1:]))
         some = ["--rungs", ",".join(labels)]
@@ -256,7 +257,7 @@ def test_counters_of_source_lines_come_on_request(capsys: Capture) -> None:
         ),
         (["hgemm", "--rungs", "swizzled", "--k", "64"], ["HMMA", "the emulator counts, it does not time"]),
         (
-            ["inner", "--k", "3000"],
+            ["inner", "--k", "3000", "--all"],
             [
                 *("F row-major, 4.80 TB/s by the data sheet of the H200", "read/"),
                 *("sect/", "atomics", "barriers", "races", "basic, phvm: launched with GS = 16"),
@@ -265,7 +266,7 @@ def test_counters_of_source_lines_come_on_request(capsys: Capture) -> None:
             ],
         ),
         (
-            ["transpose_add", "--m", "100", "--n", "64"],
+            ["transpose_add", "--m", "100", "--n", "64", "--all"],
             [
                 "transpose_add: x 100x64, y 64x100 bfloat16, 4.80 TB/s by the data sheet of the H200",
                 *("shared load", "ideal/actual", "sect/", "loads", "stores", "races"),
@@ -450,7 +451,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         package = planted(monkeypatch, tmp_path, f"{kind.head}{body}{kind.tail}")
         changes = {"package": package, "file": "kernel.cuh", "entry": "planted", **kind.changes(**options)}
         rung = replace(beside, name=name, kernel=replace(beside.kernel, **changes))
-        change(monkeypatch, ladder, rungs=(beside, replace(rung, tune=None) if ladder == "hgemm" else rung))
+        rungs = (beside, replace(rung, tune=None) if ladder == "hgemm" else rung)
+        change(monkeypatch, ladder, rungs=rungs, short=())
 
     return put
 
@@ -463,7 +465,8 @@ def test_a_planted_mistake_prints_wrong_and_fails(mistake: str, plant: Plant, ca
     code, text = _text([ladder, *arguments, "--seed", "3"], capsys)
     assert code == cli.FAILED
     assert "WRONG" in next(line for line in text.splitlines() if line.startswith("planted"))
-    assert " ok" in next(line for line in text.splitlines() if line.startswith(PLANTED[ladder].beside))
+    assert "WRONG" not in next(line for line in text.splitlines() if line.startswith(PLANTED[ladder].beside))
+    assert re.search(r"^[12] of [23] right", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,12 @@ def inner(rung: str, words: str, counted: Counted, against: str = "", case: Case
 
 
 CLAIMS = [
+    Claim(
+        "sgemm/uncoalesced",
+        r"(\d+) for two loads",
+        per_fma("global_load_sectors"),
+        case=Case(32, 32, 64, layout="row"),
+    ),
     Claim("sgemm/naive", "(Two) loads per FMA", per_fma(LOADS)),
     *(Claim(f"sgemm/multi({x})", r"([\d.]+) requests per FMA of a warp", per_term) for x in (1, 2, 4, 8)),
     *(Claim(f"sgemm/multi({x})", r"(\d+) sectors of C", sectors_of_c) for x in (1, 2, 4, 8)),
@@ -194,7 +200,7 @@ CLAIMS = [
     Claim("sgemm/register-tile", r"B's (\d)-way", CONFLICTS, line="b[j] = b_words"),
     Claim("sgemm/register-tile", r"(\d+) shared reads feed 64", per_fma("shared_load_requests", 64)),
     Claim("sgemm/register-tile", r"(\d+) wavefronts where 16", per_fma(WAVEFRONTS, 64)),
-    Claim("sgemm/conflict-free", r"(\d+) wavefronts per 64 FMAs", per_fma(WAVEFRONTS, 64)),
+    Claim("sgemm/conflict-free(128)", r"(\d+) wavefronts per 64 FMAs", per_fma(WAVEFRONTS, 64)),
     Claim("sgemm/vectorized", r"(\d+) shared reads instead of 16", per_fma("shared_load_requests", 64)),
     Claim("sgemm/async-copy", "(One) barrier per step instead of (two)", count("barriers"), "sgemm/vectorized"),
     Claim("sgemm/warp-tiles", r"(\d+) shared reads per 128 FMAs", per_fma("shared_load_requests", 128)),

@@ -29,7 +29,7 @@ ADDED = "atomicAdd(&sums[row * n + column], shares[0])"
 WRAPPERS = {"cp_async.cuh", "mma.cuh", "word.cuh", "next_tiles.cuh", "block_sum.cuh"}
 #: Barriers in a rung's own file: each is taken away.
 BARRIERS = {
-    **{f"sgemm/{label}": 2 for label in [*(rung.label for rung in ON_FMA[5:-4]), "vectorized"]},
+    **{f"sgemm/{label}": 2 for label in [*(rung.label for rung in ON_FMA[6:-4]), "vectorized"]},
     "memory/product": 2,
     "sgemm/async-copy": 1,
     "sgemm/warp-tiles": 1,
@@ -50,7 +50,7 @@ MISTAKES: list[Mistake] = [
     ("sgemm/tuned", "gemm/simt.cuh", LOOP_WAIT, 1, LOOP_WAIT.replace("- 2", "- 1"), WAIT),
     ("hgemm/multistage", "", f"matmill::{LOOP_WAIT}", 0, "", WAIT),
     *(("hgemm/float32-sums", "gemm/mma.cuh", LOOP_WAIT, at, "", WAIT) for at in (0, 1)),
-    *(("hgemm/float32-sums", "gemm/mma.cuh", BARRIER, at, "", WAIT) for at in (0, 1)),
+    *(("hgemm/float32-sums", "gemm/mma.cuh", " sync();", at, "", WAIT) for at in (0, 1)),
     ("hgemm/float32-sums", "gemm/staged_store.cuh", BARRIER, 0, "", RACE),
     *((f"inner/{label}", "", ADDED, 0, "sums[row * n + column] += shares[0]", RACE) for label in ("basic", "phvm")),
     ("inner/one-pass", "", "atomicAdd(&sums[output], ", 0, "sums[output] += (", RACE),

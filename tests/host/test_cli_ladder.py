@@ -128,7 +128,7 @@ def test_rungs_are_picked_by_name_in_ladder_order(names: str | None, labels: lis
         ("shared(16)", (100, 100, 100), (96, 96, 96)),
         ("shared(32)", (100, 40, 7), (96, 32, 32)),
         ("shared(8)", (64, 64, 64), (64, 64, 64)),
-        ("conflict-free", (100, 100, 100), (256, 128, 96)),
+        ("conflict-free(256)", (100, 100, 100), (256, 128, 96)),
         ("naive", (1, 1, 1), (1, 1, 1)),
     ],
 )
@@ -174,6 +174,7 @@ ERRORS = [
     ("transpose_add --m 1e5 --n 1e5 --on auto", cli.USAGE, ["without a usable GPU"]),
     ("transpose_add --m 1e14 --n 1e14", cli.USAGE, ["smaller sizes"]),
     ("inner --k 1e18", cli.USAGE, ["smaller sizes"]),
+    ("sgemm --all --rungs naive", cli.USAGE, ["--all: got it with --rungs naive", "one of the two"]),
     ("transpose_add --m 0", cli.USAGE, ["got '0'"]),
     ("inner --k 1.5", cli.USAGE, ["got '1.5'"]),
     *((f"{ladder} --on gpu", cli.NO_GPU, ["--on: got 'gpu'"]) for ladder in LADDERS),
@@ -242,7 +243,7 @@ def test_long_emulations_say_roughly_how_long_before_they_start(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("matmill.cli.ladder.run_ladder", started)
-    assert main(["ladder", "sgemm", "--on", "emulator", "--n", str(n)]) == cli.INTERRUPTED
+    assert main(["ladder", "sgemm", "--on", "emulator", "--all", "--n", str(n)]) == cli.INTERRUPTED
     first, *others = capsys.readouterr().err.splitlines()
     assert (first, len(others)) == (f"matmill: the emulator takes roughly {said} for this on one core", 1) or not said
 

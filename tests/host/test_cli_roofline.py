@@ -112,7 +112,7 @@ def test_json_of_a_tile_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_report_says_bound_reading_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
     text = said([*S2, "--n", "8192"], capsys)
     for words in (
-        "measured by S2",
+        "measured by the blog",
         "bound: compute: tensor cores; at the least 16.9 ms, 65.0 TFLOP/s, by the data sheet",
         "at the rates above: 22.3 ms, 49.4 TFLOP/s; compute: tensor cores",
         "bound: memory: DRAM; at the most 37.5 TFLOP/s of 49.4 TFLOP/s",

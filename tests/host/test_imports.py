@@ -33,7 +33,7 @@ LAYERS = (
     ("tuning",),
     ("torch", "dask"),
     ("bench",),
-    ("ladders",),
+    ("ladders", "learn"),
     ("cli",),
 )
 #: Above the order: the package and its entry points.

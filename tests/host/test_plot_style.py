@@ -90,7 +90,7 @@ def test_rooflines(arch: str, asked: list[str], drawn: list[Figure], tmp_path: P
     assert [covered(figure) for figure in drawn] == [[]]
 
 
-@pytest.mark.parametrize("ladder", ["hgemm_h100_{}_float16", "sgemm_h200_{}"])
+@pytest.mark.parametrize("ladder", ["hgemm_h100_{}_float16", "sgemm_h100_{}"])
 def test_sweeps(ladder: str, drawn: list[Figure], tmp_path: Path) -> None:
     sweep = Sweep(tuple(record(ladder.format(n)) for n in (1024, 2048, 4096, 8192)))
     draw_sweep(sweep, tmp_path / "sweep.svg")
@@ -113,7 +113,7 @@ def test_ladders(name: str, drawn: list[Figure], tmp_path: Path) -> None:
 
 
 #: The runs of the picture with all ways to multiply.
-BOTH = ("sgemm_h200_4096", "hgemm_h100_4096_float16")
+BOTH = ("sgemm_h100_4096", "hgemm_h100_4096_float16")
 
 
 def test_bars_are_as_long_as_the_shares_in_the_records(drawn: list[Figure], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_the_best_of_a_family_has_a_bar_and_missing_and_wrong_rungs_have_names()
     assert sentence(groups_of(wrong)) == "No rung has a right result"
 
 
-@pytest.mark.parametrize("name", ["sgemm_h200_4096", "sgemm_emulated_256", "inner_emulated_100000", "memory_h200_1024"])
+@pytest.mark.parametrize("name", ["sgemm_h100_4096", "sgemm_emulated_256", "inner_emulated_100000", "memory_h200_1024"])
 def test_runs_without_a_right_result_have_pictures_that_say_so(name: str, tmp_path: Path) -> None:
     outcome = record(name)
     for ok in (False, None):

@@ -1,4 +1,4 @@
-"""The roofline model: S2's figures, the bounds it names, and their limits."""
+"""The roofline model: the blog's figures, the bounds it names, and their limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_balance_points_of_s2() -> None:
     result = balance(T4)
     wanted = {"hmma/dram": 224, "ffma/dram": 33, "hmma/l2": 38, "hmma/shared": 13}
     assert {name: int(result[name] or 0) for name in wanted} == wanted
-    assert {figure.source for figure in T4.levels.values()} == {"measured by S2"}
+    assert {figure.source for figure in T4.levels.values()} == {"measured by the blog"}
     assert (T4.peaks["hmma"].sheet, T4.levels["dram"].sheet, T4.levels["l2"].sheet) == (65e12, 320e9, None)
     assert T4.peaks["dfma"].source == "data sheet"
 
@@ -52,7 +52,7 @@ def test_the_tiles_of_s2() -> None:
     assert intensity(256, 128, 2) == pytest.approx(85.33, abs=0.01)
     small = tile_bound(Tile(256, 128, 64, 64, 64), 2, T4, "hmma", 0.5)
     large = tile_bound(Tile(256, 256, 32, 64, 128), 2, T4, "hmma", 0.5)
-    # S2 prints 87.24 for 65,000 / 750: within 0.7% of what its figures give.
+    # The blog prints 87.24 for 65,000 / 750: within 0.7% of what its figures give.
     assert small.cautious_block == pytest.approx(65e12 / 750e9)
     assert small.cautious_block == pytest.approx(87.24, rel=0.007)
     assert small.warp == 32

@@ -33,7 +33,16 @@ A100, H200 = arch.get("a100"), arch.get("h200")
 TARGETS = ("sm_75", "sm_90a")
 RUNGS = {rung.label: rung for rung in INNER}
 BY_LABEL = {rung.label: rung for rung in SGEMM}
-ANY_SHAPE = ("naive", "multi(1)", "multi(2)", "multi(4)", "multi(8)", "tuned", *(rung.label for rung in IN_PIECES))
+ANY_SHAPE = (
+    "uncoalesced",
+    "naive",
+    "multi(1)",
+    "multi(2)",
+    "multi(4)",
+    "multi(8)",
+    "tuned",
+    *(rung.label for rung in IN_PIECES),
+)
 E, F, C, D, W = (Pointer(name, 4096 * i) for i, name in enumerate("EFCDW", start=1))
 OPERANDS = GemmOperands(E, F, C, D, alpha=2.0, beta=3.0, workspace=W)
 ENTRIES = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.rungs]
@@ -68,6 +77,8 @@ def test_entries_are_complete(ladder: str, rung: Any) -> None:
     for text in (rung.changes, rung.predicts, rung.claim):
         assert text.endswith(".") or not text
     assert rung.changes
+    assert 0 < len(rung.idea) <= 24, "an idea fits into a table of 80 columns"
+    assert not rung.base or rung.base in {other.label for other in LADDERS[ladder].rungs}
     assert re.search(r"\d", rung.predicts) or ladder == "hgemm", "a prediction is a number"
     claims = rung.source is not documents.OURS
     assert bool(rung.claim) == claims
@@ -102,11 +113,11 @@ def test_the_ladders_in_order() -> None:
     of_the_document = ["hierarchical", "vectorized", "swizzled", "prefetch", "tile-shape", "double-buffer"]
     assert labels["hgemm"][:10] == [rung.label for rung in ON_MMA]
     assert labels["hgemm"][:10] == [*of_the_document, "multistage", "any-size", "epilogue", "float32-sums"]
-    assert all((rung.product, rung.fill, rung.source) == (PRODUCT, FILL, documents.S1) for rung in MEMORY)
+    assert all((rung.product, rung.fill, rung.source) == (PRODUCT, FILL, documents.SLIDES) for rung in MEMORY)
 
 
 def test_reported_times_turn_into_rates() -> None:
-    assert "(26.2 TFLOP/s)" in BY_LABEL["conflict-free"].claim
+    assert "(26.2 TFLOP/s)" in BY_LABEL["conflict-free(256)"].claim
     assert "(4.05 TFLOP/s)" in reported(1024, {"GTX Titan X": 0.53028})
 
 

@@ -130,7 +130,7 @@ def _measured() -> dict[str, Any]:
         "bandwidth_fraction": moved / 0.4e-3 / COPY,
     }
     labels = [*(rung.label for rung in TRANSPOSE_ADD), "production"]
-    rows = tuple(Row(label, "S4", ok=True, error_ratio=0.0, **rates) for label in labels)
+    rows = tuple(Row(label, "article", ok=True, error_ratio=0.0, **rates) for label in labels)
     base = BaselineRow(EAGER, "torch 2", ok=True, error_ratio=0.0, **rates)
     environment = {"date": "2026-11-20T00:00:00", "nvrtc": "13.0", "packages": {"torch": "2"}, "gpus": []}
     outcome = Outcome(

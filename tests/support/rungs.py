@@ -26,14 +26,14 @@ RUNGS: dict[str, Rung[Any]] = {
 }
 #: Whole tiles of the SGEMM ladder and several steps of k: the least that each rung takes.
 WHOLE = {
-    "naive": (32, 64, 7),
+    **dict.fromkeys(("uncoalesced", "naive"), (32, 64, 7)),
     **{f"multi({x})": (8, 32 * x, 5) for x in (1, 2, 4, 8)},
     **{f"shared({x})": (x, 2 * x, 2 * x) for x in (8, 16, 32)},
     **{f"granularity({x})": (32, 16 * x, 32) for x in (1, 2, 4)},
     **{f"ilp({x})": (64, 32, 64) for x in (1, 2, 4, 8, 16)},
     "volkov": (256, 64, 128),
     "register-tile": (128, 128, 32),
-    "conflict-free": (256, 128, 32),
+    **{f"conflict-free({x})": (x, 128, 32) for x in (128, 256)},
     "vectorized": (128, 256, 24),
     "async-copy": (128, 256, 24),
     "warp-tiles": (128, 512, 24),

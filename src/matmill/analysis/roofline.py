@@ -3,11 +3,11 @@
 A computation with I operations per byte of a memory level with bandwidth B runs at the rate I * B at most, and at the
 peak P of its units at most; both are equal at the balance point P / B. Williams, Waterman, Patterson, "Roofline: an
 insightful visual performance model for multicore architectures", CACM 52(4), 2009; the balance of tiles is that of the
-blog S2.
+blog.
 
 A tile of D of R rows and C columns reads (R + C) elements per step of k and does 2 R C operations with them, whether it
 is a block's, from DRAM and L2, or a warp's, from shared memory. Only those reads of a block that miss L2 reach DRAM.
-Each figure names its source: the data sheet, S2, or ``matmill probe``.
+Each figure names its source: the data sheet, the blog, or ``matmill probe``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PEAKS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "float64": ("dmma", "dfma"),
 }
 _MATRIX = {"hmma": "float16", "hmma.bf16": "bfloat16", "hmma.tf32": "tf32", "dmma": "float64"}
-SHEET, S2, CLOCK = "data sheet", "measured by S2", "128 bytes per clock and SM"
-#: The rates that the author of S2 measured on a T4, in operations and bytes per second.
+SHEET, BLOG, CLOCK = "data sheet", "measured by the blog", "128 bytes per clock and SM"
+#: The rates that the author of the blog measured on a T4, in operations and bytes per second.
 S2_T4 = {"hmma": 49.4e12, "ffma": 7.46e12, "dram": 220e9, "l2": 1280e9, "shared": 3662e9}
 
 REGISTER_BYTES, WARP = 4, 32
@@ -122,9 +122,9 @@ class TileBound:
     """The bounds of a tile shape.
 
     ``block`` and ``warp`` are intensities in FLOP/B. ``needs`` are the balance points to compare them with, by level:
-    ``dram`` (misses only), ``l2``, ``shared``. ``cautious_block`` and ``cautious_warp`` are S2's: the data sheet's peak
-    over the mean of both bandwidths, weighted by the hit rate, and over that of shared memory. They are None if a
-    figure or the warps' tile is unknown.
+    ``dram`` (misses only), ``l2``, ``shared``. ``cautious_block`` and ``cautious_warp`` are the blog's: the data
+    sheet's peak over the mean of both bandwidths, weighted by the hit rate, and over that of shared memory. They are
+    None if a figure or the warps' tile is unknown.
     """
 
     block: float
@@ -137,12 +137,12 @@ class TileBound:
 
 
 def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
-    """Return the rates of ``arch``: as measured by ``matmill probe``, else as in S2, else by the data sheet.
+    """Return the rates of ``arch``: as measured by ``matmill probe``, else as in the blog, else by the data sheet.
 
     >>> from matmill.arch import get
     >>> result = roofs(get("t4"))
     >>> result.levels["dram"]
-    Figure(value=220000000000.0, source='measured by S2', sheet=320000000000.0)
+    Figure(value=220000000000.0, source='measured by the blog', sheet=320000000000.0)
     """
     sheet_peaks = {"ffma": arch.fp32_flops, "dfma": arch.fp64_flops}
     sheet_peaks |= {name: arch.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in arch.matrix_flops}
@@ -160,7 +160,7 @@ def roofs(arch: Arch, device: Measured | None = None) -> Roofs:
             # mma.sync does not reach the peak of tensor cores with wgmma, so the source mentions mma.sync.
             return Figure(ours[name], f"{note}, mma.sync" if name in _MATRIX else note, sheet)
         if name in theirs:
-            return Figure(theirs[name], S2, sheet)
+            return Figure(theirs[name], BLOG, sheet)
         return otherwise if sheet is None else Figure(sheet, SHEET, sheet)
 
     peaks = {name: known(name, sheet_peaks.get(name)) for name in PEAKS}
@@ -243,7 +243,7 @@ def intensity(rows: int, columns: int, itemsize: int) -> float:
 
 
 def mean_bandwidth(roofs: Roofs, hit_rate: float) -> float | None:
-    """Return S2's mean of both bandwidths, weighted by the L2 hit rate, or None if that of L2 is unknown.
+    """Return the blog's mean of both bandwidths, weighted by the L2 hit rate, or None if that of L2 is unknown.
 
     It is more than DRAM can sustain once the misses alone need more than DRAM has: see :func:`tile_bound`.
     """

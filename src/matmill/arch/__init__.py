@@ -2,7 +2,7 @@
 
 Figures are the vendors' data-sheet values at boost clock (arithmetic counts a fused multiply-add as two operations),
 limits are those of the CUDA programming guide's table of compute capabilities. The three oldest GPUs are those of the
-slides S1; NVRTC no longer compiles for them, so they serve for comparing percentages only.
+slides; NVRTC no longer compiles for them, so they serve for comparing percentages only.
 
 ``matmill probe`` measures a GPU and writes an arch file, one JSON document per model, which :func:`measured` reads. A
 user's own file, in the cache folder, takes precedence over the shipped one.
@@ -212,7 +212,7 @@ ARCHES: dict[str, Arch] = {
             blocks_per_sm=8,
             registers_per_sm=32768,
             shared_reserved=0,
-            source="S1 and the vendor's data sheet",
+            source="The slides and the vendor's data sheet",
         ),
         Arch(
             name="k40",
@@ -229,7 +229,7 @@ ARCHES: dict[str, Arch] = {
             threads_per_sm=2048,
             blocks_per_sm=16,
             shared_reserved=0,
-            source="S1 and the vendor's data sheet",
+            source="The slides and the vendor's data sheet",
         ),
         Arch(
             name="titan-x",
@@ -246,7 +246,7 @@ ARCHES: dict[str, Arch] = {
             threads_per_sm=2048,
             blocks_per_sm=32,
             shared_reserved=0,
-            source="S1 and the vendor's data sheet",
+            source="The slides and the vendor's data sheet",
         ),
     )
 }

@@ -35,6 +35,7 @@ COMMANDS = (
     "model",
     "roofline",
     "layout",
+    "learn",
     "emulate",
     "compare",
     "audit",

@@ -13,8 +13,8 @@ from rich.text import Text
 from matmill.cli.console import table
 
 if TYPE_CHECKING:
-    from matmill.cli.expected import Expectation
     from matmill.emulator.report.counters import LineCounts
+    from matmill.testing.expected import Expectation
     from matmill.testing.report import LaunchReport
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "verdict": "bold"}

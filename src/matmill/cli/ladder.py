@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from matmill.arch import DEFAULT, get
 from matmill.bench.problems.options import ProblemOptions
 from matmill.cli import ladder_page, ladder_sweep, tables
 from matmill.cli.console import answer, output, progress, say_how_long
+from matmill.cli.ladder_summary import summary
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size, writable
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
@@ -48,7 +53,8 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--k", type=size, help="columns of A, rows of B, for instance 5e7")
     add("--on", default="auto", metavar="|".join(ON), help="where to run (default: the GPU, if there is one)")
     add("--arch", help=f"whose peaks and limits percentages refer to (default: the GPU present, else {DEFAULT})")
-    add("--rungs", help="names with commas between, for instance 'naive,ilp,shared(32)' (default: all)")
+    add("--rungs", help="names with commas between, for instance 'naive,ilp,shared(32)' (default: those of the story)")
+    add("--all", action="store_true", help="all rungs, and emulated all counters")
     add("--seed", type=seed_value, help="seed of the random matrices (default: a fresh one)")
     add("--warm", action="store_true", help="on a GPU, leave the L2 cache as the run before left it")
     add("--json", action="store_true", help="print one JSON document instead of tables")
@@ -91,8 +97,22 @@ def run(args: argparse.Namespace) -> int:
     outcome = _run(args)
     if args.html is not None:
         args.html.write_text(ladder_page.page(outcome), encoding="utf-8")
-    answer(outcome.as_dict(), tables.report(outcome), as_json=args.json, plot=plot, draw=partial(draw, outcome))
+    answer(outcome.as_dict(), _report(args, outcome), as_json=args.json, plot=plot, draw=partial(draw, outcome))
     return 0 if outcome.ok else 1
+
+
+def _report(args: argparse.Namespace, outcome: Outcome) -> Iterable[RenderableType]:
+    """Yield the summary of an emulated run, the tables of counters if rungs were named or all ran, and what is next."""
+    summarised = any(row.bound for row in outcome.rows)
+    if summarised:
+        yield from summary(outcome)
+        yield Text()
+    if args.all or args.rungs or not summarised:
+        yield from tables.report(outcome)
+    else:
+        yield Text("\n".join([*tables.remarks(outcome), f"all rungs and counters: matmill ladder {args.ladder} --all"]))
+    if summarised:
+        yield Text("next: matmill learn 1")
 
 
 def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
@@ -109,7 +129,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     """Return the outcome of the run that the arguments describe."""
     ladder, on = _ladder(args.ladder), _on(args.on)
     arch = get(args.arch, "--arch") if args.arch is not None else None
-    picked = pick(ladder.rows, args.rungs)
+    picked = _picked(args, ladder)
     _refuse(args, ladder)
     request = ProblemOptions(m=args.m, n=args.n, k=args.k, case=args.case, dtype=args.dtype, layout=args.layout)
     problem = ladder.problem(request, ladder.sizes[on])
@@ -118,6 +138,7 @@ def _run(args: argparse.Namespace) -> Outcome:
         if args.on != on:
             ladder.too_long.check(sizes)
         say_how_long(ladder.too_long.about(sizes, len(picked) / len(ladder.rows)))
+    as_on_gpu = ladder.as_on_gpu and on == "emulator" and (args.m, args.n, args.k) == (None, None, None)
     given = {option.constant: getattr(args, option.name) for option in ladder.own if option.constant}
     rungs, notes = ladder.launches(picked, {name: value for name, value in given.items() if value is not None}, on)
     fixed = seed(args.seed)
@@ -127,9 +148,21 @@ def _run(args: argparse.Namespace) -> Outcome:
             seed=fixed,
             cold=not args.warm,
             by_line=args.by_line,
+            bounds=True,
+            like=ladder.problem(replace(request, m=None, n=None, k=None), ladder.sizes["gpu"]) if as_on_gpu else None,
             progress=report,
         )
     return replace(outcome, notes=(*outcome.notes, *notes))
+
+
+def _picked(args: argparse.Namespace, ladder: Ladder[Any]) -> tuple[Any, ...]:
+    """Return the rungs to run: those named, else all with ``--all``, else those that tell the ladder's story."""
+    if args.rungs is not None and args.all:
+        raise ArgumentError(
+            argument="--all", got=f"it with --rungs {args.rungs}", wanted="one of the two", fix="Omit one of them."
+        )
+    names = args.rungs if args.all or args.rungs is not None else ",".join(ladder.short) or None
+    return pick(ladder.rows, names)
 
 
 def _takers(option: str) -> list[str]:

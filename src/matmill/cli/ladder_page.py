@@ -1,20 +1,23 @@
-"""The page of a ladder's run: its tables, its plot, and each rung's change to the source of the rung below."""
+"""The page of a ladder's run: its tables, its plot, and each rung's change to the rung that it grew from."""
 
 from __future__ import annotations
 
 import difflib
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from matmill.cli import tables
+from matmill.cli.ladder_summary import summary
 from matmill.jit.source import read_source
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.bars import share_text
@@ -28,6 +31,7 @@ def page(outcome: Outcome) -> str:
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     title = f"{outcome.ladder} ladder, {outcome.subject.format_sizes(outcome.problem)}, {where}"
     sections = (
+        ("conclusions", "Conclusions", "".join(map(_html, summary(outcome))) if outcome.on == "emulator" else ""),
         ("results", "Results", "".join(map(_html, tables.report(outcome)))),
         ("figures", "Figures", _picture(outcome) or _bars(outcome)),
         ("rungs", "What each rung changes", "".join(_rungs(outcome))),
@@ -77,24 +81,36 @@ def _bars(outcome: Outcome) -> str:
 
 
 def _rungs(outcome: Outcome) -> Iterator[str]:
-    """Yield each rung's idea, its prediction, and the difference of its source to the rung below."""
-    known = {rung.label: rung for rung in LADDERS[outcome.ladder].rungs}
-    below: tuple[str, list[str]] | None = None
+    """Yield each rung's idea, its prediction, and the difference of its source to the rung that it grew from."""
+    rungs = LADDERS[outcome.ladder].rungs
+    known = {rung.label: rung for rung in rungs}
     for row in outcome.rows:
         rung = known.get(row.rung)
         if rung is None:
             continue
-        source = read_source(rung.kernel.package, rung.kernel.file).splitlines()
-        if below is None:
-            summary, text = "its source", "\n".join(map(escape, source))
+        base = _base(rung, rungs)
+        if base is None:
+            summary, text = "its source", "\n".join(map(escape, _source(rung)))
         else:
-            summary, text = f"changes to {below[0]}", _difference(below[1], source)
-        below = (row.rung, source)
+            summary, text = f"changes to {base.label}", _difference(_source(base), _source(rung))
         yield (
             f'<h3 id="rung-{escape(row.rung)}">{escape(row.rung)}</h3><p>{escape(rung.changes)}</p>'
             f"<p>Predicted: {escape(rung.predicts)}</p><details><summary>{escape(summary)}</summary>"
             f'<div class="scroll" tabindex="0" role="region" aria-label="source"><pre>{text}</pre></div></details>'
         )
+
+
+def _base(rung: Any, rungs: Sequence[Any]) -> Any:
+    """Return the rung of another name that ``rung`` grew from, or None where its source is a start of its own."""
+    base, before = rung, {after.label: below.label for below, after in pairwise(rungs)}
+    while base is not None and base.name == rung.name:
+        label = before.get(base.label) if base.base is None else base.base
+        base = next((other for other in rungs if other.label == label), None)
+    return base
+
+
+def _source(rung: Any) -> list[str]:
+    return read_source(rung.kernel.package, rung.kernel.file).splitlines()
 
 
 def _difference(before: list[str], after: list[str]) -> str:

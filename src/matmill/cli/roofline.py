@@ -26,7 +26,7 @@ from matmill.dtypes import ALL, F64, DType, long_name
 from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.problem import Gemm
 
-#: S2's estimate for tiles taken in order: one operand hits, the other misses.
+#: The blog's estimate for tiles taken in order: one operand hits, the other misses.
 HIT_RATE = 0.5
 _MOST_REGISTERS = 255
 
@@ -352,7 +352,7 @@ def _at(problem: Gemm, seconds: float) -> str:
 def _tile_report(  # noqa: PLR0917 — all of one tile
     tile: Tile, name: str, unit: str, bound: TileBound, roofs: Roofs, hit_rate: float
 ) -> Iterable[RenderableType]:
-    """Yield a tile shape's bounds at every level, and S2's reading of it."""
+    """Yield a tile shape's bounds at every level, and the blog's reading of it."""
     yield Text()
     warps = f", warps {tile.wm}x{tile.wn}" if tile.wm and tile.wn else ""
     title = f"Tile {tile.bm}x{tile.bn}x{tile.bk}{warps}, {name}, L2 hit rate {hit_rate:g}"
@@ -370,12 +370,12 @@ def _tile_report(  # noqa: PLR0917 — all of one tile
     )
     sheet = units.quantity(peak.sheet or peak.value, "FLOP/s")
     if bound.cautious_block is None:
-        yield Text("S2's mean of DRAM and L2: not known without the bandwidth of L2")
+        yield Text("The blog's mean of DRAM and L2: not known without the bandwidth of L2")
     else:
         mean = cost.mean_bandwidth(roofs, hit_rate) or 0.0
         yield Text(
-            f"S2's reading, {sheet} by the data sheet over the mean of DRAM and L2, {units.quantity(mean, 'B/s')}: "
-            f"block {_digits(bound.block)} against {_digits(bound.cautious_block)}"
+            f"The blog's reading, {sheet} by the data sheet over the mean of DRAM and L2, "
+            f"{units.quantity(mean, 'B/s')}: block {_digits(bound.block)} against {_digits(bound.cautious_block)}"
         )
     if bound.warp is not None:
         yield Text(f"and {sheet} over shared memory: warp {_digits(bound.warp)} against {_digits(bound.cautious_warp)}")
@@ -402,7 +402,7 @@ def _occupancy_report(held: dict[str, Any]) -> Iterable[RenderableType]:
 
 
 def _digits(value: float | None) -> str:
-    """Format one decimal below 1000, which keeps S2's figures recognizable.
+    """Format one decimal below 1000, which keeps the blog's figures recognizable.
 
     >>> _digits(224.545), _digits(38.59), _digits(None), _digits(1365.3)
     ('224.5', '38.6', '-', '1365')

@@ -40,7 +40,8 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
         yield Text()
         yield _counter_table(_ASYNC_TITLE, asynchronous, users)
     yield Text()
-    yield Text("\n".join(_remarks(outcome)))
+    unit = ["error: the largest of an element, in units of 2^-24 |A||B|"] if outcome.subject.error_bound else []
+    yield Text("\n".join([*unit, *remarks(outcome)]))
 
 
 def _heading(outcome: Outcome) -> str:
@@ -58,7 +59,7 @@ def _heading(outcome: Outcome) -> str:
 def verdict(row: Row) -> str:
     """Return the result of the check: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
 
-    >>> verdict(Row("naive", "S0", ok=False, error_ratio=float("nan")))
+    >>> verdict(Row("naive", "forum post", ok=False, error_ratio=float("nan")))
     'WRONG'
     """
     if row.ok is None:
@@ -206,7 +207,7 @@ def _pair(ideal: int, actual: int) -> str:
     return f"{units.count(ideal)}/{units.count(actual)}" if actual else _NONE
 
 
-def _remarks(outcome: Outcome) -> Iterable[str]:
+def remarks(outcome: Outcome) -> Iterable[str]:
     """Yield the remarks on the tables, one line each."""
     noted: dict[str, list[str]] = {}
     for row in outcome.rows:
@@ -219,9 +220,6 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
             yield f"{row.rung} {hazard['severity']}: {hazard['kind']}: {hazard['message']} ({hazard['where']})"
         if len(row.hazards) > _HAZARDS_SHOWN:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
-    subject = outcome.subject
-    if subject.error_bound is not None:
-        yield "error: the largest of an element, in units of 2^-24 |A||B|"
     yield from outcome.notes
 
 

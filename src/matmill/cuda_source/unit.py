@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from matmill.cuda_source.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
-from matmill.jit.nvrtc import Answer, CompileRequest, targets
+from matmill.jit.nvrtc import Answer, CompileRequest, build, targets
 
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
@@ -39,7 +39,7 @@ class CompiledKernel:
 
     ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are the source's, ``lines`` the lines
     of the user's files by location ("k.cu:7"), ``paths`` those files by name; ``left_out`` describes the code that was
-    not compiled.
+    not compiled. ``request`` is what NVRTC was asked, from which :meth:`machine_code` is made.
     """
 
     ptx: str
@@ -51,6 +51,14 @@ class CompiledKernel:
     paths: dict[str, str] = field(default_factory=dict)
     gathered: Gathered | None = None
     template: dict[str, str] = field(default_factory=dict)
+    request: CompileRequest | None = None
+
+    def machine_code(self, target: str) -> bytes:
+        """Return the same translation unit as machine code; ``target`` is what it was compiled for."""
+        assert self.request is not None, "PTX has no translation unit"  # noqa: S101 — the caller compiled one
+        virtual = f"--gpu-architecture={target.replace('sm_', 'compute_', 1)}"
+        options = tuple(f"--gpu-architecture={target}" if each == virtual else each for each in self.request.options)
+        return build(replace(self.request, options=options), machine_code=True).cubin
 
     @cached_property
     def statements(self) -> Statements:
@@ -132,7 +140,7 @@ def compile_unit(
     mangled = not declared
     if declared and "::" not in spelled:
         spelled = "::".join([*declared[0].path, spelled])
-    answer, dropped = _compiled(
+    answer, dropped, request = _compiled(
         gathered, spelled if not mangled else "", base if not mangled else None, options, target
     )
     lowered = answer.lowered.get(spelled, spelled)
@@ -146,12 +154,13 @@ def compile_unit(
         paths={path.name: str(path) for _, path, _ in gathered.files if path is not None},
         gathered=gathered,
         template=template_values(declared[0], spelled) if declared else {},
+        request=request,
     )
 
 
 def _compiled(
     gathered: Gathered, spelled: str, base: str | None, options: Sequence[str], target: str
-) -> tuple[Answer, list[Declaration]]:
+) -> tuple[Answer, list[Declaration], CompileRequest]:
     """Return NVRTC's answer for annotated device code only, else with functions that are not annotated.
 
     If NVRTC accepts neither, the whole file is compiled. (nvcc treats functions without ``__device__`` as host code.
@@ -162,7 +171,7 @@ def _compiled(
         request, dropped = _request(gathered, spelled, base, options, target, host_functions=host_functions)
         answer = answer_to(request, toolkit_name())
         if answer.compiled:
-            return answer, dropped
+            return answer, dropped, request
         refusal = refusal or answer
         if not dropped:
             break

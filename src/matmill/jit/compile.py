@@ -32,7 +32,8 @@ class Resources:
     shared: int
 
 
-_NOTHING = Resources(0, 0, 0, 0, 0)
+#: What stands for resources that nobody has counted.
+NO_RESOURCES = Resources(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def compile_source(source: Source, target: str) -> Binary:
     Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
     unit = _remembered(source, target)
-    resources = unit.resources.get(source.entry, _NOTHING)
+    resources = unit.resources.get(source.entry, NO_RESOURCES)
     return Binary(source.kernel, source.entry, target, unit.cubin, unit.ptx, resources)
 
 

@@ -101,9 +101,9 @@ class LaunchReport(EmulatedLaunch):
         errors = [hazard for hazard in self.hazards if hazard.severity == "error"]
         # The verdict repeats what a note says of outputs.
         others = [hazard for hazard in self.hazards if hazard not in errors and hazard.kind != "unwritten-output"]
-        yield from self._hazard_lines(errors, columns)
+        yield from self.hazard_lines(errors, columns)
         yield from self.verdict_lines(columns)
-        yield from self._hazard_lines(others, columns)
+        yield from self.hazard_lines(others, columns)
         if self.verdict or self.hazards:
             yield ""
         if self.orders > 1:
@@ -135,7 +135,7 @@ class LaunchReport(EmulatedLaunch):
         if len(self.verdict) > _MOST_ADVICE:
             yield f"  and {len(self.verdict) - _MOST_ADVICE} more (--json)"
 
-    def _hazard_lines(self, hazards: Sequence[Hazard], columns: int) -> Iterator[str]:
+    def hazard_lines(self, hazards: Sequence[Hazard], columns: int) -> Iterator[str]:
         """Yield hazards as lines of text, those of the same lines once."""
         for group, locations in grouped(hazards):
             yield ""

@@ -48,7 +48,7 @@ _ISSUE = 7
 #: FMAs per clock of an SM's tensor cores if the arch has no figure: the least among the data sheets since Ampere
 #: (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
-#: Share of the peak rate that a T4's power limit allows: 49.4 of 65 TFLOP/s (S2; the figures are in
+#: Share of the peak rate that a T4's power limit allows: 49.4 of 65 TFLOP/s (the blog; the figures are in
 #: ``analysis/roofline.py``).
 TURING_SHARE = 0.76
 

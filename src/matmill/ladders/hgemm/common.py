@@ -2,7 +2,7 @@
 
 Every rung computes D = alpha * A @ B + beta * C on packed row-major matrices of 16-bit elements, with the parameters
 ``(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k, float alpha, float beta)``. If
-beta is 0, C is not read. With the constant ``ACC16`` sums are float16, as in S2; otherwise they are float32.
+beta is 0, C is not read. With the constant ``ACC16`` sums are float16, as in the blog; otherwise they are float32.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def widened(config: Config) -> Config:
 
 
 def narrow_or_wide(narrow: Config, wide: Config | None = None) -> Callable[[Gemm, Arch], Config]:
-    """Return the constants for a problem: float16 sums as in S2, float32 ones for bfloat16."""
+    """Return the constants for a problem: float16 sums as in the blog, float32 ones for bfloat16."""
     widest = wide or widened(narrow)
 
     def tune(problem: Gemm, _arch: Arch) -> Config:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung, ceil_div
-from matmill.ladders.documents import OURS, S2
+from matmill.ladders.documents import BLOG, OURS
 from matmill.ladders.hgemm.common import kernel, narrow_or_wide, staged, tiled
 from matmill.ladders.hgemm.hopper import block_per_sm, hopper_kernel, hopper_staged, resident, specialised
 from matmill.ladders.hgemm.pipelined import any_kernel, best_tile, largest_tile
@@ -21,7 +21,8 @@ _HIERARCHICAL_CONFIG = staged(BM=256, BN=128, BK=64, WARPS_M=4, WARPS_N=2)
 
 HIERARCHICAL: Rung[Gemm] = Rung(
     name="hierarchical",
-    source=S2,
+    source=BLOG,
+    idea="tiles at three levels",
     changes="A 256x128 tile of D per block, k in steps of 64 through shared memory; 8 warps with 64x64 each in "
     "registers; ldmatrix feeds mma.sync of 16x8x16 (two of 16x8x8 on Turing). Copies are one element at a time.",
     predicts="2 bytes per load leave memory idle between copies, and ldmatrix takes 8 wavefronts per 8x8 matrix where "
@@ -39,7 +40,8 @@ _VECTORIZED_CONFIG = staged(BM=256, BN=128, BK=64, WARPS_M=4, WARPS_N=2)
 
 VECTORIZED: Rung[Gemm] = Rung(
     name="vectorized",
-    source=S2,
+    source=BLOG,
+    idea="16 bytes a copy",
     changes="Copies from global to shared memory move 16 bytes per thread, in loops whose length the compiler knows: "
     "all loads of a step are issued before the first is stored.",
     predicts="An eighth of the copy instructions, and 12 loads in flight per thread instead of about one: the wait "
@@ -56,7 +58,8 @@ _SWIZZLED_CONFIG = staged(BM=256, BN=128, BK=64, WARPS_M=4, WARPS_N=2)
 
 SWIZZLED: Rung[Gemm] = Rung(
     name="swizzled",
-    source=S2,
+    source=BLOG,
+    idea="tiles swizzled by XOR",
     changes="In row r of both shared tiles the 16-byte piece p is stored at slot p XOR (r mod 8). No padding.",
     predicts="1 wavefront per 8x8 matrix instead of 8: 32 per warp and 16 of k for 32 multiplications, so that "
     "ldmatrix no longer waits for banks. The tiles take as many bytes as before.",
@@ -74,7 +77,8 @@ _PREFETCH_WIDE = staged(acc16=0, BM=256, BN=128, BK=32, WARPS_M=4, WARPS_N=2)
 
 PREFETCH: Rung[Gemm] = Rung(
     name="prefetch",
-    source=S2,
+    source=BLOG,
+    idea="next tiles in registers",
     changes="Loads of the next k-tiles go to registers before the multiplications of this step and from there to "
     "shared memory after them.",
     predicts="The latency of global memory overlaps with arithmetic, for 48 registers per thread: the wait that "
@@ -91,10 +95,11 @@ _TILE_SHAPE_CONFIG = staged(BM=256, BN=256, BK=32, WARPS_M=2, WARPS_N=4)
 
 TILE_SHAPE: Rung[Gemm] = Rung(
     name="tile-shape",
-    source=S2,
-    changes="Tiles of 256x256 with k 32 instead of 256x128 with k 64, warp tiles of 128x64, and one address per lane "
-    "and matrix from which all others follow by XOR or addition of constants. With float32 sums, which would fill "
-    "all registers of an SM, 256x128 with warp tiles of 128x32.",
+    source=BLOG,
+    idea="larger, flatter tiles",
+    changes="Two changes at once. Tiles of 256x256 with k 32 instead of 256x128 with k 64, warp tiles of 128x64; and "
+    "one address per lane and matrix from which all others follow by XOR or addition of constants. With float32 sums, "
+    "which would fill all registers of an SM, 256x128 with warp tiles of 128x32.",
     predicts="128 FLOP per byte copied instead of 85, above T4's balance with L2 at any hit rate; 43 instead of 32 "
     "FLOP per byte read from shared memory. Integer instructions all but vanish from the inner loop.",
     claim="At 8192: 86.7% of cuBLAS on T4; 90 million instructions instead of 216 million (cuBLAS: 94 million).",
@@ -109,7 +114,8 @@ _DOUBLE_BUFFER_CONFIG = staged(BM=256, BN=256, BK=32, WARPS_M=2, WARPS_N=4, stag
 
 DOUBLE_BUFFER: Rung[Gemm] = Rung(
     name="double-buffer",
-    source=S2,
+    source=BLOG,
+    idea="two buffers, one barrier",
     changes="Shared memory holds two tiles of A and of B: while one is multiplied, the next is stored into the other.",
     predicts="One barrier per step instead of two, and warps that are done store their tiles while others still "
     "multiply. 64 KB of shared memory, all that Turing has.",
@@ -126,6 +132,7 @@ _MULTISTAGE_CONFIG = staged(BM=256, BN=256, BK=32, WARPS_M=2, WARPS_N=4, stages=
 MULTISTAGE: Rung[Gemm] = Rung(
     name="multistage",
     source=OURS,
+    idea="cp.async, three stages",
     changes="Tiles go from global to shared memory by cp.async, without registers between, into three stages: two "
     "tiles are in flight while one is multiplied.",
     predicts="A step of 256x256x32 lasts more than 1000 clocks on an SM of Hopper, two steps cover any latency of "
@@ -140,9 +147,10 @@ MULTISTAGE: Rung[Gemm] = Rung(
 ANY_SIZE: Rung[Gemm] = Rung(
     name="any-size",
     source=OURS,
-    changes="Zeros past the ends of A and B, stores checked at those of D. Rows on 16, 8 or 4 bytes are copied by "
-    "cp.async of that size, others through registers, element by element. Fragments of the next step are read ahead, "
-    "and the tile is 128x256 with k 64 in four stages, or what the GPU can hold.",
+    idea="any size, reads ahead",
+    changes="Three changes at once. Zeros past the ends of A and B, stores checked at those of D. Rows on 16, 8 or 4 "
+    "bytes are copied by cp.async of that size, others through registers, element by element. Fragments of the next "
+    "step are read ahead, and the tile is 128x256 with k 64 in four stages, or what the GPU can hold.",
     predicts="At sizes in multiples of the tile the checks cost next to nothing: they are made once per copy, not in "
     "the inner loop. Reading ahead hides the latency of ldmatrix, some 30 clocks per step.",
     kernel=any_kernel("any_size", "any_size.cuh"),
@@ -155,6 +163,7 @@ ANY_SIZE: Rung[Gemm] = Rung(
 EPILOGUE: Rung[Gemm] = Rung(
     name="epilogue",
     source=OURS,
+    idea="D leaves in whole rows",
     changes="A warp stages 16 rows of its sums in shared memory and writes them in rows of 128 bytes, 16 bytes "
     "per lane; C is read the same way.",
     predicts="4 store requests for 16 rows of 64 columns instead of 32, and whole sectors only. It is a small part of "
@@ -169,8 +178,9 @@ EPILOGUE: Rung[Gemm] = Rung(
 FLOAT32_SUMS: Rung[Gemm] = Rung(
     name="float32-sums",
     source=OURS,
-    changes="Sums are float32. Blocks take the tiles of D in groups of 8 rows of tiles, and the tile is chosen by the "
-    "size of the problem, so that a small one occupies the whole GPU.",
+    idea="float32 sums, best tile",
+    changes="Three changes at once. Sums are float32. Blocks take the tiles of D in groups of 8 rows of tiles, and "
+    "the tile is chosen by the size of the problem, so that a small one occupies the whole GPU.",
     predicts="The rounding error falls from that of float16, which grows with k, to one rounding of the result. "
     "Data-centre GPUs multiply as fast as with float16 sums, GeForce at half the rate.",
     kernel=any_kernel("float32_sums", "float32_sums.cuh", banded=True),
@@ -185,6 +195,7 @@ _WGMMA_CONFIG = hopper_staged(128, 128)
 WGMMA: Rung[Gemm] = Rung(
     name="wgmma",
     source=OURS,
+    idea="wgmma, TMA, one stage",
     changes="Hopper's own instruction: one warp group multiplies 64 x 128 x 16 at a time, both operands from "
     "shared memory, without ldmatrix and fragments. One thread copies boxes of 64 x 64 by TMA, swizzled on the "
     "way. Tiles of 128x128 with k 64, one stage. For compute capability 9.0 alone.",
@@ -192,6 +203,7 @@ WGMMA: Rung[Gemm] = Rung(
     "tile and one stage made 413 and 410 there. A block multiplies for 512 clocks per k-step, then waits for L2 "
     "longer than that; the two other blocks of the SM do not fill all of it. One instruction per warp does what 16 "
     "of mma.sync did, and none loads fragments.",
+    base="",
     kernel=hopper_kernel("wgmma_tile", "wgmma.cuh", _WGMMA_CONFIG),
 )
 
@@ -203,6 +215,7 @@ _TMA_PIPELINE_CONFIG = hopper_staged(128, 128, stages=3)
 TMA_PIPELINE: Rung[Gemm] = Rung(
     name="tma-pipeline",
     source=OURS,
+    idea="three stages, mbarriers",
     changes="Three stages, each with an mbarrier that says when its bytes have come and one that says when all "
     "warps have read it. The thread that copies still multiplies too. No barrier of the block in the loop.",
     predicts="500 to 540 TFLOP/s on an H200 at 4096: two k-steps of 512 clocks each are in flight, which covers "
@@ -220,6 +233,7 @@ _WARP_SPECIALISED_CONFIG = specialised(128, 256, stages=4)
 WARP_SPECIALISED: Rung[Gemm] = Rung(
     name="warp-specialised",
     source=OURS,
+    idea="one copies, two multiply",
     changes="A warp group of its own copies, by one elected thread, and gives most of its registers to the others "
     "(setmaxnreg, 40 and 232). Two warp groups multiply 64 x 256 x 16 at a time, in a tile of 128x256 with four "
     "stages.",
@@ -238,6 +252,7 @@ _PERSISTENT_CONFIG = specialised(128, 256, stages=4).launched(BLOCKS=132)
 PERSISTENT: Rung[Gemm] = Rung(
     name="persistent",
     source=OURS,
+    idea="one block per SM",
     changes="As many blocks as SMs, each with every so many tiles of the raster order. The producer does not wait "
     "for an epilogue: while sums are stored, the next tile's first four stages are loaded.",
     predicts="About 715 TFLOP/s on an H200 at 4096 and 690 at 8192, 5 to 10% more: launch, barriers and the first "
@@ -256,6 +271,7 @@ _TMA_STORE_CONFIG = specialised(128, 256, stages=3, staging=1).launched(BLOCKS=1
 TMA_STORE: Rung[Gemm] = Rung(
     name="tma-store",
     source=OURS,
+    idea="stmatrix, TMA stores",
     changes="Sums are rounded in pairs, written to a swizzled buffer by stmatrix without bank conflicts, and "
     "stored by TMA in boxes of 64 x 64, while the next tile is multiplied. The buffer replaces the fourth stage.",
     predicts="730 to 745 TFLOP/s on an H200 at 4096 and 8192: matmill's example of this structure, with B stored "
@@ -297,6 +313,7 @@ def _pairs(problem: Gemm, config: Config) -> int:
 MULTICAST: Rung[Gemm] = Rung(
     name="multicast",
     source=OURS,
+    idea="blocks share an operand",
     changes="Clusters of two blocks work on neighbouring tiles. Two below each other (2x1) share B, two side by "
     "side (1x2) share A, as suits the shape: each block loads half of what they share and TMA writes it to both.",
     predicts="Nothing, or a loss of up to 4%, on an H200. L2 has to deliver 32 instead of 48 bytes per clock and "
@@ -317,12 +334,14 @@ _PINGPONG_CONFIG = specialised(128, 128, stages=5, staging=2).launched(BLOCKS=13
 PINGPONG: Rung[Gemm] = Rung(
     name="pingpong",
     source=OURS,
+    idea="two consumers alternate",
     changes="No clusters. Each of the two consumers has a tile of 128x128 for itself, and named barriers let one "
     "begin its k-steps when the other has begun its last one: one stores while the other multiplies.",
     predicts="0 to 3% more than tma-store on an H200 at 4096 and below: there an epilogue of about 2000 clocks "
     "follows 64 k-steps of 1024, or fewer, and is now hidden. The same at 8192. Less at 16384: a tile of 128x128 "
     "takes 64 bytes of L2 per clock and SM instead of 48, and matmill's example with such a tile was 1% slower "
     "than with 128x256 at 4096 and 8192, and 10% at 16384.",
+    base="tma-store",
     kernel=hopper_kernel("pingpong", "pingpong.cuh", _PINGPONG_CONFIG, block_per_sm, stores_boxes=True),
     tune=resident(_PINGPONG_CONFIG),
 )

@@ -156,4 +156,15 @@ LADDER: Ladder[Gemm] = Ladder(
     # some minutes on two cores
     too_long=EmulatorLimit(200_000_000, 3.6e-6, "--m, --n, --k", SMALLER),
     libraries=half_peers,
+    short=(
+        "hierarchical",
+        "vectorized",
+        "swizzled",
+        "multistage",
+        "epilogue",
+        "wgmma",
+        "warp-specialised",
+        "tma-store",
+    ),
+    as_on_gpu=True,
 )

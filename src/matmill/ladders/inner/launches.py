@@ -10,7 +10,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.errors import ArgumentError
 from matmill.kernel import Rung
-from matmill.ladders.documents import S3
+from matmill.ladders.documents import PAPER
 from matmill.problem import Gemm
 
 #: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU no thread would have a second term,
@@ -21,7 +21,7 @@ _MOST_BLOCKS = 2**31 - 1
 
 def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
     """Return the rungs from the paper, which leaves their launch open."""
-    return [rung for rung in rungs if rung.source == S3]
+    return [rung for rung in rungs if rung.source == PAPER]
 
 
 def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple[tuple[Rung[Gemm], ...], str]:

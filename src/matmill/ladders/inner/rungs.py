@@ -5,7 +5,7 @@ from __future__ import annotations
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Kernel, Rung, ceil_div
-from matmill.ladders.documents import OURS, S3
+from matmill.ladders.documents import OURS, PAPER
 from matmill.ladders.inner.common import (
     REDUCE_PARTIALS,
     REDUCE_TRIANGLE,
@@ -37,14 +37,16 @@ _HERE = "matmill.ladders.inner"
 
 BASIC: Rung[Gemm] = Rung(
     name="basic",
-    source=S3,
+    source=PAPER,
+    idea="an output at a time",
     changes="Each of the m * n outputs is an inner product by all GS * BS threads: a contiguous segment of k per "
     "thread, a tree in shared memory per block, one atomic add per block.",
     predicts="E is read n times and F m times: 2mn / (m + n) times the least, which is m where m = n. Lanes read "
     "k / (GS * BS) elements apart, 32 sectors per request where 4 would do, so that a float32 costs up to 8 times its "
     "bytes unless L1 keeps 2048 threads' sectors (2 * 32 B each, 128 KiB) until they are used up. m * n * GS atomics.",
-    claim="S3: the starting point that PHVM improves on, on RTX 2080 Ti and A100; no time of its own is kept here. Its "
-    "MTXC (7 x 2e9 x 7 in float32, 112 GB) cannot have run on the A100 with 40 GB: 2e8 is meant, most likely.",
+    claim="The paper: the starting point that PHVM improves on, on RTX 2080 Ti and A100; no time of its own is kept "
+    "here. Its MTXC (7 x 2e9 x 7 in float32, 112 GB) cannot have run on the A100 with 40 GB: 2e8 is meant, most "
+    "likely.",
     kernel=atomic_kernel("basic", "basic.cuh", Config.of(BS=256, GS=1056), any_size_arguments, takes),
     tune=resident_grid,
 )
@@ -54,15 +56,16 @@ BASIC: Rung[Gemm] = Rung(
 
 PHVM: Rung[Gemm] = Rung(
     name="phvm",
-    source=S3,
+    source=PAPER,
+    idea="lanes side by side",
     changes="Thread i takes the terms i, i + GS * BS, i + 2 * GS * BS, …: a warp's loads coalesce.",
     predicts="4 sectors per request of float32 along k instead of 32. E is still read n times and F m times: at least "
     "m times the time that the bytes need where m = n (5 for 5 x k x 5), and a row-major F costs n sectors where one "
     "would do. m * n * GS atomics: 21,600 for 5 x 5 outputs and 864 blocks.",
-    claim="S3: best launch found (GS 136, BS 512) on RTX 2080 Ti and (GS 864, BS 256) on A100; faster than cublasSgemm "
-    "on MTXA (3 x 5e7 x 3), MTXB (5 x 3e8 x 5) and MTXC (7 x 2e9 x 7), more so at small m. Its model prints a factor "
-    "GS too many in the last term, and ranks launches whose predictions differ by 0.5%; its time for MTX1 on an A100 "
-    "is 80 times what the traffic needs.",
+    claim="The paper: best launch found (GS 136, BS 512) on RTX 2080 Ti and (GS 864, BS 256) on A100; faster than "
+    "cublasSgemm on MTXA (3 x 5e7 x 3), MTXB (5 x 3e8 x 5) and MTXC (7 x 2e9 x 7), more so at small m. Its model "
+    "prints a factor GS too many in the last term, and ranks launches whose predictions differ by 0.5%; its time for "
+    "MTX1 on an A100 is 80 times what the traffic needs.",
     kernel=atomic_kernel("phvm", "phvm.cuh", Config.of(BS=256, GS=1056), any_size_arguments, takes),
     tune=resident_grid,
 )
@@ -81,6 +84,7 @@ def _one_pass_tune(problem: Gemm, arch: Arch) -> Config:
 ONE_PASS: Rung[Gemm] = Rung(
     name="one-pass",
     source=OURS,
+    idea="all outputs in one pass",
     changes="Each thread reads a k once and keeps all m * n sums in registers (up to 64 of them; beyond that a power "
     "of two of neighbouring lanes share the k). One reduction per block for all outputs, by shuffles and one barrier.",
     predicts="Bytes fall to the least: 1 / m of PHVM's where m = n. An FMA costs 2 / m loads instead of 2. "
@@ -103,6 +107,7 @@ ONE_PASS: Rung[Gemm] = Rung(
 VECTORIZED: Rung[Gemm] = Rung(
     name="vectorized",
     source=OURS,
+    idea="16 bytes, 16 in flight",
     changes="A thread takes 16 bytes along k of each of its rows and columns at a time, and loads up to 16 such "
     "vectors before it uses the first. A row-major F whose rows are packed is one run of memory and is read as such.",
     predicts="4 times fewer load instructions in float32, 2 in float64, 8 in 16-bit types, for the same bytes: "
@@ -120,6 +125,7 @@ VECTORIZED: Rung[Gemm] = Rung(
 TWO_STAGE: Rung[Gemm] = Rung(
     name="two-stage",
     source=OURS,
+    idea="sums in fixed order",
     changes="Each block writes its m * n sums to a workspace of GS * m * n numbers; a second launch adds those of each "
     "output in fixed order. No atomics, and nothing to clear first.",
     predicts="Two launches instead of three, and 0 atomics. The workspace costs 2 * 4 * GS * m * n bytes: 68 KB for "
@@ -201,6 +207,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
 GRAM: Rung[Gemm] = Rung(
     name="gram",
     source=OURS,
+    idea="one input, half of D",
     changes="Where F is the transpose of E, the one input is read once and only the outputs on and above the diagonal "
     "are summed; the second launch mirrors them.",
     predicts="Half the bytes of a general product (m * k elements instead of 2 * m * k) and (m + 1) / (2 m) of its "

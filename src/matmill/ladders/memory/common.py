@@ -43,12 +43,19 @@ class TransferRung:
 
     name: str
     source: Document
+    idea: str
     changes: str
     predicts: str
     claim: str
     transfer: Transfer
     fill: Kernel[Fill]
     product: Kernel[Gemm]
+    base: str = ""
+
+    @property
+    def kernel(self) -> Kernel[Gemm]:
+        """The kernel that runs between the transfers."""
+        return self.product
 
     @property
     def label(self) -> str:

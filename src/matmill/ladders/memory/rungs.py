@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from matmill.ladders.documents import S1
+from matmill.ladders.documents import SLIDES
 from matmill.ladders.memory.common import FILL, PRODUCT, Fill, TransferRung, filled
 
 # -- Ordinary host memory, copied explicitly.
 
 PAGEABLE = TransferRung(
     name="pageable",
-    source=S1,
+    source=SLIDES,
+    idea="pageable memory, copied",
     changes="The starting point: matrices in ordinary host memory, copied to the device before the product and back "
     "after it.",
     predicts="Each copy passes through a page-locked buffer of the driver's, so the processor's own copying sets the "
@@ -25,7 +26,8 @@ PAGEABLE = TransferRung(
 
 PINNED = TransferRung(
     name="pinned",
-    source=S1,
+    source=SLIDES,
+    idea="page-locked, copied",
     changes="The host's matrices are in page-locked memory, which the copy engine reads and writes by itself.",
     predicts="Copies run at the speed of the bus: about 12 GB/s over PCIe 3.0 x16, twice that for each later "
     "generation. The product itself does not change.",
@@ -40,7 +42,8 @@ PINNED = TransferRung(
 
 UNIFIED = TransferRung(
     name="unified",
-    source=S1,
+    source=SLIDES,
+    idea="managed, no copies",
     changes="Matrices are in unified (managed) memory; the driver moves pages when host or device first touches them, "
     "and no copy is written down.",
     predicts="The same 12 MiB at 1024 move, now inside the first kernel that touches them: that kernel grows by the "

@@ -98,7 +98,7 @@ def groups_of(outcome: Outcome) -> list[Group]:
     """Return the bars of a run on a GPU; libraries follow where shares refer to a limit."""
     ladder, names = LADDERS[outcome.ladder], _GROUPS.get(outcome.ladder, {"": ""})
     order = [rung.name for rung in ladder.rungs]
-    ideas = {rung.label: getattr(rung, "idea", "") for rung in ladder.rows}
+    ideas = {rung.label: rung.idea for rung in ladder.rows}
     full, whole = full_rate(outcome)
     whole = whole or 1.0  # of a run without a right result
     others = () if outcome.ladder in _GROUPS else outcome.baselines

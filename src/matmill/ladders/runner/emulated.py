@@ -23,13 +23,18 @@ from matmill.jit.source import generate
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.bound import bound
 from matmill.ladders.runner.results import Outcome, Row
 from matmill.ladders.runner.rows import facts, moved_to, promised, skipped
 from matmill.ladders.runner.selection import nearest
 from matmill.ladders.runner.subject import S, Subject
 from matmill.ladders.runner.tally import together
 from matmill.ladders.runner.traffic import async_units
+from matmill.problem import Gemm
 from matmill.reference import Check
+
+#: The arithmetic of the second half of k is half of a product's, but for so much at its ends.
+_ABOUT = 0.1
 
 
 def emulate(
@@ -40,11 +45,15 @@ def emulate(
     *,
     seed: int,
     by_line: bool = False,
+    bounds: bool = False,
+    like: S | None = None,
     progress: Progress = silent,
 ) -> Outcome:
     """Run ``rungs`` in the emulator, compiled for ``arch`` if the compiler supports it.
 
-    ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
+    ``by_line`` keeps the counters of every source line; ``bounds`` adds each rung's :class:`Bound`. Rungs that choose
+    their constants take those for ``like``, a larger problem, where ``problem`` allows them. Raises
+    :class:`~matmill.errors.CompileError`.
     """
     machine, subject = emulated_as(arch), LADDERS[ladder].subject
     inputs = subject.inputs(seed)
@@ -56,13 +65,14 @@ def emulate(
         if size is None:
             rows.append(skipped(rung, reason))
             continue
-        kernel = rung.kernel_for(size, machine)
+        kernel = kernel_like(rung, size, like, machine)
         binary = compile_source(generate(kernel, size.dtype), machine.target)
         note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
         again = rung.label in LADDERS[ladder].same_bits
         trial = _Trial(subject, kernel, inputs.of(size), machine.target)
-        rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
+        row = _emulated_row(trial, known, by_line=by_line, again=again)
+        rows.append(_bounded(row, trial, inputs, machine) if bounds and row.ok else row)
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
     if machine is not arch:
@@ -79,6 +89,12 @@ def emulated_as(arch: Arch) -> Arch:
     return arch if arch.compiles else get(DEFAULT)
 
 
+def kernel_like(rung: Rung[S], size: S, like: S | None, arch: Arch) -> Kernel[S]:
+    """Return the rung's kernel with its constants for ``like`` if they take ``size``, else with those for ``size``."""
+    large = rung.kernel_for(like or size, arch)
+    return large if large.why_not(size, arch) is None else rung.kernel_for(size, arch)
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A kernel, the GPU that it is compiled for, and its matrices."""
@@ -88,7 +104,7 @@ class _Trial:
     inputs: Matrices
     target: str
 
-    def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
+    def run(self, *, races: bool = True, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
         """Return the check, the report of all launches and the output; output and workspace start with all bits set."""
         inputs, size = self.inputs, self.inputs.problem
         nbytes = size.m * size.n * size.dtype.itemsize
@@ -103,7 +119,7 @@ class _Trial:
         counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
         operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
         reports = [
-            run(text, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
+            run(text, launch, memory, races=races, late_copies=late_copies, schedule=schedule)
             for text, launch in ptx(self.kernel, size, operands, self.target)
         ]
         return self.subject.check(inputs, self.kernel, out), together(reports), out
@@ -129,6 +145,26 @@ def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again:
         note = "; ".join(filter(None, [known["note"], f"stopped: {fault}"]))
         return Row(**{**known, "note": note}, ok=False, error_ratio=None)
     return row
+
+
+def _bounded(row: Row, trial: _Trial, inputs: Any, arch: Arch) -> Row:
+    """Return ``row`` with its bound. That of a product is the bound of its loop over k: of the second half of k."""
+    size, subject = trial.inputs.problem, trial.subject
+    counters = dict(row.counters or {})
+    if isinstance(size, Gemm) and "bytes" not in subject.fields:
+        half = subject.resized(size, size.m, size.n, size.k // 2)
+        if trial.kernel.why_not(half, arch) is None:
+            _, report, _ = replace(trial, inputs=inputs.of(half)).run(races=False)
+            second = {name: counters[name] - count for name, count in report.counters.as_dict().items()}
+            # Where half of k still takes a whole step, the product as a whole is all there is to go by.
+            if abs(2 * _work(second) / _work(counters) - 1) < _ABOUT:
+                counters, size = second, half
+    limit = bound(counters, size, subject, arch)
+    return replace(row, bound=asdict(limit) if limit else None)
+
+
+def _work(counters: Mapping[str, int]) -> int:
+    return counters["ffma"] + counters["matrix_flops"]
 
 
 def _worse(first: Row, second: Row) -> Row:

@@ -56,7 +56,16 @@ def production(
     kernel: Kernel[P], choose: Callable[[P, Arch], Choice[P]], changes: str, predicts: str
 ) -> tuple[Rung[P], ...]:
     """Return the last row of a ladder: the kernel that matmill would run."""
-    row = Chosen(name="production", source=OURS, changes=changes, predicts=predicts, kernel=kernel, choose=choose)
+    row = Chosen(
+        name="production",
+        source=OURS,
+        idea="what matmill runs",
+        changes=changes,
+        predicts=predicts,
+        kernel=kernel,
+        choose=choose,
+        base="",
+    )
     return (row,)
 
 
@@ -77,6 +86,9 @@ class Ladder(Generic[S]):
     that this ladder takes and others do not, ``own`` are options that only it has, and ``help`` is the description of
     its group. ``too_long`` refuses emulation that would take long and was not requested explicitly. ``no_libraries`` is
     the note if ``libraries`` has none. ``same_bits`` names the rows that promise the same bits in every run.
+
+    ``short`` names the rungs that tell the story, if not all of them do. With ``as_on_gpu`` rungs that choose their
+    constants take those for the GPU's sizes in the emulator too, unless the user names sizes.
     """
 
     name: str
@@ -93,6 +105,8 @@ class Ladder(Generic[S]):
     libraries: Libraries = _no_libraries
     no_libraries: str = "no cuBLAS to compare with: install torch or CuPy with CUDA"
     same_bits: frozenset[str] = frozenset()
+    short: tuple[str, ...] = ()
+    as_on_gpu: bool = False
 
     @property
     def rows(self) -> tuple[Any, ...]:

@@ -19,7 +19,8 @@ class Row:
 
     ``error_ratio`` is the largest error over its bound, element by element (at most 1 if ``ok``). Only the emulator has
     ``counters``, ``hazards`` and ``lines`` (the counters of each source line). ``note`` tells the reader, for instance,
-    that the rung ran at another size than the requested one. ``spread`` holds the fastest and slowest of ``rounds``
+    that the rung ran at another size than the requested one. ``bound`` is a
+    :class:`~matmill.ladders.runner.bound.Bound` as a record. ``spread`` holds the fastest and slowest of ``rounds``
     timed runs. ``phases``, of the memory ladder, gives seconds, bytes and flops of each phase; ``seconds`` is then the
     wall time of all.
 
@@ -41,6 +42,7 @@ class Row:
     counters: Mapping[str, int] | None = None
     hazards: tuple[Mapping[str, str], ...] = ()
     lines: tuple[Mapping[str, Any], ...] | None = None
+    bound: Mapping[str, Any] | None = None
     note: str = ""
     problem: Mapping[str, Any] | None = None
     spread: tuple[float, float] | None = None
@@ -134,7 +136,7 @@ class Outcome:
         if self.copy_bytes_per_s is not None:
             fields["copy_bytes_per_s"] = self.copy_bytes_per_s
         for row in fields["rows"]:
-            for extra in ("lines", "phases"):  # in some runs only
+            for extra in ("lines", "phases", "bound"):  # in some runs only
                 if row[extra] is None:
                     del row[extra]
         return fields

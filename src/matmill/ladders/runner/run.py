@@ -27,13 +27,15 @@ def run(
     seed: int,
     cold: bool,
     by_line: bool,
+    bounds: bool,
+    like: Any,
     progress: Progress,
 ) -> Outcome:
     """Check ``rungs`` of a ladder on one problem, and time them on a GPU or count their accesses in the emulator.
 
     Percentages refer to ``arch``: by default the GPU present, else :data:`~matmill.arch.DEFAULT`. ``cold`` empties the
-    L2 cache before every timed run; ``by_line`` keeps the emulator's counters for each source line. The memory ladder's
-    rungs are compared by their transfers, and take neither.
+    L2 cache before every timed run; ``by_line``, ``bounds`` and ``like`` are :func:`emulate`'s. The memory ladder's
+    rungs are compared by their transfers, and take none of them.
     """
     machine = arch or get(DEFAULT)
     if isinstance(problem, Gemm) and all(isinstance(rung, TransferRung) for rung in rungs):
@@ -42,4 +44,6 @@ def run(
         return emulate_transfers(rungs, problem, machine, seed=seed, progress=progress)
     if on == "gpu":
         return measure(ladder, rungs, problem, arch, seed=seed, cold=cold, progress=progress)
-    return emulate(ladder, rungs, problem, machine, seed=seed, by_line=by_line, progress=progress)
+    return emulate(
+        ladder, rungs, problem, machine, seed=seed, by_line=by_line, bounds=bounds, like=like, progress=progress
+    )

@@ -5,11 +5,11 @@
 //
 //   per step: load both tiles │ barrier: tiles complete │ BK * 64 FMAs │ barrier: tiles may be overwritten
 //
-// Block: 16 x 32 threads for a 256 x 128 tile of C; thread (x, y) owns rows 8y … 8y + 7 and columns 8x … 8x + 7. Reads
-// of As: the two rows of a warp are 8 apart, so they differ in bit 3, and the rotation puts their words, otherwise in
-// one bank, in adjacent ones. Reads of Bs: lanes x, x + 4, x + 8, x + 12, otherwise in one bank, are rotated by 0, 1,
-// 2, 3. Either way one wavefront. A rotation only permutes words inside an aligned group of 8, so stores remain runs of
-// adjacent words, free of conflicts too.
+// Block: 16 x BM / 8 threads for a BM x 128 tile of C; thread (x, y) owns rows 8y … 8y + 7 and columns 8x … 8x + 7.
+// Reads of As: the two rows of a warp are 8 apart, so they differ in bit 3, and the rotation puts their words,
+// otherwise in one bank, in adjacent ones. Reads of Bs: lanes x, x + 4, x + 8, x + 12, otherwise in one bank, are
+// rotated by 0, 1, 2, 3. Either way one wavefront. A rotation only permutes words inside an aligned group of 8, so
+// stores remain runs of adjacent words, free of conflicts too.
 __device__ __forceinline__ int rotated(int column, int by) { return (column & ~7) | ((column + by) & 7); }
 
 extern "C" __global__ void __launch_bounds__((Config::BM / Config::TM) * (Config::BN / Config::TN))

@@ -15,7 +15,7 @@ from matmill.kernels.pieces import METHODS
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.wgmma import PRODUCTION, WGMMA
 from matmill.kernels.wgmma.tiles import Shape, configured
-from matmill.ladders.documents import OURS, S0, S1
+from matmill.ladders.documents import FORUM, OURS, SLIDES
 from matmill.ladders.packed import packed, packed_arguments, reported, tiles
 from matmill.precision import error_bound
 from matmill.problem import Gemm
@@ -23,25 +23,37 @@ from matmill.problem import Gemm
 _HERE = "matmill.ladders.sgemm"
 
 
-# -- One output per thread, straight from global memory.
+# -- One output per thread, straight from global memory: down a column, then along a row.
 
-NAIVE: Rung[Gemm] = Rung(
-    name="naive",
-    source=S0,
-    changes="The starting point: 32x32 threads per block, one element of C per thread, A and B read from global "
-    "memory at every step.",
-    predicts="Two loads per FMA at one request per clock and SM, against four FMAs: at most 12.5% "
-    "of the FMA peak on an SM with 128 lanes, with L1 catching the reuse.",
-    claim=reported(8192, {"RTX 4090": 292}, "The source prints 1.88, counting an FMA once."),
+UNCOALESCED: Rung[Gemm] = Rung(
+    name="uncoalesced",
+    source=OURS,
+    idea="warps along columns",
+    changes="The starting point of many tutorials: one element of C per thread, and threadIdx.x counts rows. A warp "
+    "reads 32 rows of A at one k and writes 32 rows of C.",
+    predicts="32 sectors per request of A where one word would do, 33 for two loads: at most 3% of the FMA peak, a "
+    "quarter of naive's bound. Each sector of A serves 8 steps of k, if L1 keeps it that long.",
     kernel=Kernel(
-        entry="naive",
+        entry="uncoalesced",
         package=_HERE,
-        file="naive.cuh",
+        file="uncoalesced.cuh",
         config=Config.of(BM=32, BN=32),
         geometry=tiles(32, 32, (32, 32)),
         arguments=packed_arguments,
         why_not_config=packed(),
     ),
+)
+
+NAIVE: Rung[Gemm] = Rung(
+    name="naive",
+    source=FORUM,
+    idea="warps along rows",
+    changes="threadIdx.x counts columns: a warp reads one word of A, which all lanes share, and 32 neighbours of B. "
+    "32x32 threads per block, one element of C per thread, A and B read from global memory at every step.",
+    predicts="Two loads per FMA at one request per clock and SM, against four FMAs: at most 12.5% "
+    "of the FMA peak on an SM with 128 lanes, with L1 catching the reuse.",
+    claim=reported(8192, {"RTX 4090": 292}, "The source prints 1.88, counting an FMA once."),
+    kernel=replace(UNCOALESCED.kernel, entry="naive", file="naive.cuh"),
 )
 
 
@@ -63,7 +75,9 @@ def _predicts(multi: int) -> str:
 def _multi_rung(multi: int) -> Rung[Gemm]:
     return Rung(
         name="multi",
-        source=S1,
+        source=SLIDES,
+        idea=f"{multi} sum{'s' * (multi > 1)}, in global memory",
+        base="naive" if multi == 1 else None,
         changes=f"One thread makes {multi} neighbouring outputs of a row and adds every term to C in global memory."
         if multi > 1
         else "One output per thread, but every term is added to C in global memory instead of a register.",
@@ -92,7 +106,7 @@ _SHARED_MILLISECONDS = {
     16: {"GTX Titan X": 2.65, "K40": 5.30, "C2070": 12.1},
     32: {"GTX Titan X": 2.67, "K40": 5.18, "C2070": 12.2},
 }
-_FORUM = " S0, same kernel: " + reported(
+_FORUM = " The forum post, same kernel: " + reported(
     8192,
     {"RTX 4090": 324},
     "It prints 1.70, counting an FMA once, and suspects a 32-way bank conflict on the A tile.",
@@ -102,7 +116,9 @@ _FORUM = " S0, same kernel: " + reported(
 def _shared_rung(b: int) -> Rung[Gemm]:
     return Rung(
         name="shared",
-        source=S1,
+        source=SLIDES,
+        idea=f"{b}x{b} tiles in shared",
+        base="naive" if b == min(_SHARED_MILLISECONDS) else None,
         changes=f"Blocks of {b}x{b} threads stage {b}x{b} tiles of A and B in shared memory, two barriers per step.",
         predicts=f"Global loads fall from 8 to {8 / b:g} bytes per FMA; shared reads replace them, at "
         "1.5 wavefronts per FMA of a warp (the compiler merges four reads of A into one of 2 wavefronts) and "
@@ -138,7 +154,9 @@ def _granularity_rung(g: int) -> Rung[Gemm]:
     wavefronts = 1 + 0.5 / g
     return Rung(
         name="granularity",
-        source=S1,
+        source=SLIDES,
+        idea=f"a tile of A for {g} of B",
+        base="shared(16)" if g == 1 else None,
         changes=f"A block makes {g} neighbouring 16x16 tiles of C, reading its tile of A once for all of them."
         if g > 1
         else "The starting point of the family: shared(16) with one tile of C per block.",
@@ -179,7 +197,9 @@ def _ilp_rung(grain: int) -> Rung[Gemm]:
     wavefronts = 0.5 + 1 / grain
     return Rung(
         name="ilp",
-        source=S1,
+        source=SLIDES,
+        idea=f"{grain} row{'s' * (grain > 1)} a thread",
+        base="shared(32)" if grain == 1 else None,
         changes=f"Blocks of 32x{_ILP_B // grain} threads make 32x32 tiles of C; each thread owns {grain} rows, "
         f"{_ILP_B // grain} apart, and reads its word of B once for all of them."
         if grain > 1
@@ -209,7 +229,8 @@ ILP: tuple[Rung[Gemm], ...] = tuple(_ilp_rung(grain) for grain in _ILP_MILLISECO
 
 VOLKOV: Rung[Gemm] = Rung(
     name="volkov",
-    source=S0,
+    source=FORUM,
+    idea="64 sums in registers",
     changes="64x4 threads make a 256x64 tile of C, each owning one row x 64 columns in registers. Only B's 64x64 tile "
     "goes through shared memory (rows padded by one); A comes straight from global memory.",
     predicts="One shared wavefront per FMA of a warp, and per 64 of these one load of A that touches 32 "
@@ -220,6 +241,7 @@ VOLKOV: Rung[Gemm] = Rung(
         {"RTX 4090": 144},
         "The source prints 3.82 and 12.8 operations per byte, counting an FMA once.",
     ),
+    base="ilp(16)",
     kernel=Kernel(
         entry="volkov",
         package=_HERE,
@@ -236,7 +258,8 @@ VOLKOV: Rung[Gemm] = Rung(
 
 REGISTER_TILE: Rung[Gemm] = Rung(
     name="register-tile",
-    source=S0,
+    source=FORUM,
+    idea="8x8 sums in registers",
     changes="Each of 16x16 threads keeps an 8x8 block of the 128x128 tile of C in registers and, per k, one column of "
     "A and one row of B.",
     predicts="16 shared reads feed 64 FMAs instead of 64 feeding 64. A's reads are 2-way and B's 4-way "
@@ -246,6 +269,7 @@ REGISTER_TILE: Rung[Gemm] = Rung(
         {"RTX 4090": 54},
         "The source prints 10.2, counting an FMA once, and says reads of A are 2-way, of B 4-way conflicted.",
     ),
+    base="shared(32)",
     kernel=Kernel(
         entry="register_tile",
         package=_HERE,
@@ -258,31 +282,43 @@ REGISTER_TILE: Rung[Gemm] = Rung(
 )
 
 
-# -- Shared tiles rotated so that no read conflicts.
+# -- Shared tiles rotated so that no read conflicts; then twice the tile by twice the threads.
 
-CONFLICT_FREE: Rung[Gemm] = Rung(
-    name="conflict-free",
-    source=S0,
-    changes="Both shared tiles are rotated inside each group of 8 columns: A by bit 3 of the row, B by column / 32. "
-    "16x32 threads make a 256x128 tile of C.",
-    predicts="16 wavefronts per 64 FMAs instead of 48, so shared memory keeps up with the FMA units; 16 reads "
-    "beside 64 FMAs leave at most 80% of the issue slots. 42.7 FLOP per byte of tile loaded instead of 32.",
-    claim=reported(
-        8192,
-        {"RTX 4090": 42},
-        "The source prints 13.1 and 21.3 operations per byte, counting an FMA once, and says that no reads "
-        'conflict. Its "over 70% of CUTLASS" is 57% by its own times.',
-    ),
-    kernel=Kernel(
-        entry="conflict_free",
-        package=_HERE,
-        file="conflict_free.cuh",
-        config=Config.of(BM=256, BN=128, BK=16, TM=8, TN=8),
-        geometry=tiles(256, 128, (16, 32)),
-        arguments=packed_arguments,
-        why_not_config=packed(m=256, n=128, k=16),
-    ),
+
+def _conflict_free_rung(bm: int) -> Rung[Gemm]:
+    return Rung(
+        name="conflict-free",
+        source=FORUM if bm == 256 else OURS,
+        idea="no bank conflicts" if bm == 128 else "tile and threads doubled",
+        changes="Both shared tiles are rotated inside each group of 8 columns: A by bit 3 of the row, B by column / "
+        "32. Tile and threads are register-tile's."
+        if bm == 128
+        else "16x32 threads make a 256x128 tile of C. The source takes this step together with the rotation.",
+        predicts="16 wavefronts per 64 FMAs instead of 48, so shared memory keeps up with the FMA units; 16 reads "
+        "beside 64 FMAs leave at most 80% of the issue slots."
+        if bm == 128
+        else "42.7 FLOP per byte of tile loaded instead of 32.",
+        claim=_CONFLICT_FREE_CLAIM if bm == 256 else "",
+        parameter=bm,
+        kernel=Kernel(
+            entry="conflict_free",
+            package=_HERE,
+            file="conflict_free.cuh",
+            config=Config.of(BM=bm, BN=128, BK=16, TM=8, TN=8),
+            geometry=tiles(bm, 128, (16, bm // 8)),
+            arguments=packed_arguments,
+            why_not_config=packed(m=bm, n=128, k=16),
+        ),
+    )
+
+
+_CONFLICT_FREE_CLAIM = reported(
+    8192,
+    {"RTX 4090": 42},
+    "The source prints 13.1 and 21.3 operations per byte, counting an FMA once, and says that no reads conflict. Its "
+    '"over 70% of CUTLASS" is 57% by its own times.',
 )
+CONFLICT_FREE: tuple[Rung[Gemm], ...] = tuple(_conflict_free_rung(bm) for bm in (128, 256))
 
 
 # -- 16 bytes per load, from global and from shared memory.
@@ -290,10 +326,12 @@ CONFLICT_FREE: Rung[Gemm] = Rung(
 VECTORIZED: Rung[Gemm] = Rung(
     name="vectorized",
     source=OURS,
+    idea="16 bytes per access",
     changes="Global and shared memory are read 16 bytes at a time. The A tile is transposed on its way into shared "
     "memory, so that a thread's eight rows at one k are two vectors, as its eight columns of B are.",
     predicts="4 shared reads instead of 16 per 64 FMAs: FMAs grow from 80% to 94% of the inner loop's "
     "instructions, and the tiles' global loads and address arithmetic fall four-fold.",
+    base="register-tile",
     kernel=Kernel(
         entry="vectorized",
         package=_HERE,
@@ -311,6 +349,7 @@ VECTORIZED: Rung[Gemm] = Rung(
 ASYNC_COPY: Rung[Gemm] = Rung(
     name="async-copy",
     source=OURS,
+    idea="cp.async, two buffers",
     changes="Tiles go from global to shared memory by cp.async, without passing through registers, into one of two "
     "buffers while the other is computed on. One barrier per step instead of two. The A tile is transposed by copying "
     "it word by word.",
@@ -333,6 +372,7 @@ ASYNC_COPY: Rung[Gemm] = Rung(
 WARP_TILES: Rung[Gemm] = Rung(
     name="warp-tiles",
     source=OURS,
+    idea="square tiles for warps",
     changes="A 128x256 tile is split among 2x4 warps, each with a 64x64 tile of its own instead of a 16x128 strip, and "
     "each thread owns 16x8 outputs. Lanes are numbered so that lane^1 shares its rows and lane^2 its columns.",
     predicts="6 shared reads per 128 FMAs instead of 8. The hardware merges the quarter-warps of a 16-byte "
@@ -370,9 +410,10 @@ def _tune(problem: Gemm, arch: Arch) -> Config:
 TUNED: Rung[Gemm] = Rung(
     name="tuned",
     source=OURS,
-    changes="A third buffer, fragments of the next k read while this one computes (across the barrier too), blocks "
-    "walking C in groups of tiles that share L2, bounds handled for any size, and the tile shape picked by the cost "
-    "model: smaller tiles with k split among groups of warps where large ones would leave SMs idle.",
+    idea="read ahead, best tile",
+    changes="Five changes at once. A third buffer, fragments of the next k read while this one computes (across the "
+    "barrier too), blocks walking C in groups of tiles that share L2, bounds handled for any size, and the tile shape "
+    "picked by the cost model: smaller tiles with k split among groups of warps where large ones would leave SMs idle.",
     predicts="Shared-memory latency leaves the critical path: the FMA units stay busy over the barrier. At 1024 the "
     "GPU has 128 tiles of 64x128 to work on instead of 32 of 128x256.",
     kernel=Kernel(
@@ -406,6 +447,7 @@ def _split_geometry(problem: Gemm, config: Config) -> Geometry:
 TF32X3: Rung[Gemm] = Rung(
     name="tf32x3",
     source=OURS,
+    idea="two tf32 pieces",
     changes="Each element is split in registers into the sum of two tf32 numbers of 11 bits, and of the four products "
     "of two such sums the tensor cores add the three largest. Blocks of 2x4 warps make 128x128 tiles of C.",
     predicts="3 mma.sync do what 32 FMAs of a warp did: of an H200's 495 TFLOP/s of tf32 mma.sync reaches about 62%, "
@@ -425,6 +467,7 @@ TF32X3: Rung[Gemm] = Rung(
 PROMOTED: Rung[Gemm] = Rung(
     name="promoted",
     source=OURS,
+    idea="short sums, then FMA",
     changes="A sum on the tensor cores has 32 terms of k. It starts from zero, and FMA units, which round to nearest, "
     "add it to sums in registers of their own.",
     predicts="One addition for 96 products of pieces costs next to nothing, but another 64 registers of a thread. "
@@ -457,18 +500,21 @@ def _in_pieces(by: str) -> dict[str, Any]:
 PIECES: Rung[Gemm] = Rung(
     name="pieces",
     source=OURS,
+    idea="split once, wgmma",
     changes="A launch ahead splits each element once, not in every warp that reads it, and leaves two tf32 pieces of "
     "A and of B in memory, the lower ones times 2^11. The production kernel multiplies them, at which the hgemm "
     "ladder ends: TMA, wgmma, one block per SM. Products with a lower piece have a sum of their own.",
     predicts="wgmma reaches all of the rate of tf32, a third of which is 165 TFLOP/s on an H200, and no instruction "
     "in the loop splits. The launch ahead moves 12 bytes for each element: a tenth of the product's time at 4096, a "
     "twentieth at 8192. Errors are as in promoted, or less.",
+    base="",
     **_in_pieces("tf32x3"),
 )
 
 FP16X3: Rung[Gemm] = Rung(
     name="fp16x3",
     source=OURS,
+    idea="float16 pieces, scaled",
     changes="Pieces are float16, which has as many bits as tf32 but fewer exponents. So each row of A and each column "
     "of B is divided by a power of two ahead, and sums are multiplied by it behind. The launch ahead also notes how "
     "small elements are: where some are too small for that, the product's blocks do as promoted does instead.",
@@ -483,6 +529,7 @@ FP16X3: Rung[Gemm] = Rung(
 
 #: The rungs on FMA units, for every GPU.
 ON_FMA: tuple[Rung[Gemm], ...] = (
+    UNCOALESCED,
     NAIVE,
     *MULTI,
     *SHARED,
@@ -490,7 +537,7 @@ ON_FMA: tuple[Rung[Gemm], ...] = (
     *ILP,
     VOLKOV,
     REGISTER_TILE,
-    CONFLICT_FREE,
+    *CONFLICT_FREE,
     VECTORIZED,
     ASYNC_COPY,
     WARP_TILES,

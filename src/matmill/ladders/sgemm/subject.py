@@ -31,4 +31,15 @@ LADDER: Ladder[Gemm] = Ladder(
     too_long=EmulatorLimit(200_000_000, 6.0e-6, "--m, --n, --k", SMALLER),
     options=frozenset({"sweep"}),
     libraries=cublas_of_copies,
+    short=(
+        "uncoalesced",
+        "naive",
+        "shared(32)",
+        "register-tile",
+        "conflict-free(128)",
+        "vectorized",
+        "async-copy",
+        "tuned",
+    ),
+    as_on_gpu=True,
 )

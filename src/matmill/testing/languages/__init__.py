@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,9 +104,19 @@ def python_launch(kernel: object, call: Call) -> PythonLaunch:
 
 def in_order(kernel: PtxKernel, args: Sequence[object], named: Mapping[str, object]) -> Sequence[object]:
     """Return a kernel's arguments in its order, those by name among them."""
-    names = [each.name for each in kernel.unit.parameters or kernel.function.params]
+    names = [_identifier(each.name) for each in kernel.unit.parameters or kernel.function.params]
     kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names if named]
-    return bound(inspect.Signature(kinds), args, named, kernel.unit.spelled) if named else args
+    values = {_identifier(name): value for name, value in named.items()}
+    return bound(inspect.Signature(kinds), args, values, kernel.unit.spelled) if named else args
+
+
+def _identifier(name: str) -> str:
+    """Return a parameter's name as one that ``inspect`` takes, which refuses Python's keywords.
+
+    >>> _identifier("in"), _identifier("out")
+    ('in_', 'out')
+    """
+    return f"{name}_" if iskeyword(name) else name
 
 
 def bound(
