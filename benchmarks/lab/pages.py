@@ -62,7 +62,7 @@ _HALVES = (
     "From `wgmma` on, rungs run on Hopper alone. Their order follows Shankhdhar's "
     "[fast.cu](https://github.com/pranjalssh/fast.cu) (2024); their predictions name what its steps made on one H200."
 )
-#: Sizes of the hgemm ladder in its table; the pictures have all.
+#: Sizes of the hgemm ladder in its table; a picture has all.
 _IN_TABLE = (1000, 4096, 8192)
 
 
@@ -95,11 +95,13 @@ def _split(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
 def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
     """Return ``docs/ladder-sgemm.md``; ``remarked`` is Markdown to follow the measured figures, see :func:`remarks`."""
     emulated, measured = _split(records)
+    top, *others = shown("sgemm")
     return _page(
         head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to pieces on tensor cores."),
-        *_overview(rungs, measured),
-        *shown("sgemm"),
+        top,
         remarked,
+        *_overview(rungs, measured),
+        *others,
         *(_float32_counts(record) for record in emulated),
         "## The rungs\n",
         *(
@@ -117,14 +119,16 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
     emulated, measured = _split(sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True))
     # The largest product of the first element type.
     first = [r for r in measured if r["problem"]["dtype"] == measured[0]["problem"]["dtype"]][-1:]
+    top, *others = shown("hgemm")
     return _page(
         head(
             "hgemm",
             "C = alpha * A @ B + beta * C of 16-bit floats on the tensor cores, from tiles to any size.",
             _HALVES,
         ),
+        top,
         *_rates(measured, [rung.label for rung in rungs]),
-        *shown("hgemm"),
+        *others,
         *(_half_counts(record) for record in emulated[:1]),
         remarked,
         "## The rungs\n",
@@ -137,8 +141,8 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     _, measured = _split(records)
     return _page(
         head("memory", "One product behind three ways of moving its matrices between host and device."),
-        *(_phases(record) for record in measured),
         *shown("memory"),
+        *(_phases(record) for record in measured),
         "" if measured else UNMEASURED,
         "## The rungs\n",
         *(family([rung], [], None) for rung in rungs),
@@ -148,14 +152,16 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
 def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     """Return ``docs/ladder-inner.md``."""
     emulated, measured = _split(records)
+    top, *others = shown("inner")
     return _page(
         head(
             "inner",
             "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass.",
             _INNER,
         ),
+        top,
         _traffic(measured),
-        *shown("inner"),
+        *others,
         *(_reads(record) for record in emulated[:1]),
         "## The rungs\n",
         *(family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
@@ -170,10 +176,12 @@ def transpose_add_page(
     ``remarked`` is Markdown to follow them, see :func:`remarks`.
     """
     emulated, measured = _split(records)
+    top, *others = shown("transpose_add")
     return _page(
         head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch.", _SUMS),
+        top,
         _traffic(measured, "x"),
-        *shown("transpose_add"),
+        *others,
         report.page_part(comparisons) if comparisons else "",
         remarked,
         _warps(emulated) if emulated else "",

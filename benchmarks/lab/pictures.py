@@ -7,44 +7,73 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lab.gemm.shapes import ratio_of
-from lab.ratio_plot import draw_ratios
-from matmill.ladders.runner.plot import draw
+from lab.ratio_plot import Ratio, balance, draw_ratios
+from matmill.errors import ArgumentError
+from matmill.ladders.runner.bars import draw_bars, groups_of, notes_of, sentence
+from matmill.ladders.runner.plot import conclusion, draw
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.sweep import Sweep
-from matmill.ladders.runner.sweep_plot import draw_sweep
+from matmill.ladders.runner.sweep_plot import draw_sweep, sweep_sentence
 
 Record = dict[str, Any]
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+#: The GPU whose records of the sgemm ladder are drawn.
+_SGEMM_GPU = "h100"
 
 
-def _sweep(records: Sequence[Record], path: Path, source: str) -> None:
-    draw_sweep(Sweep.of_records(records), path, source)
+@dataclass(frozen=True)
+class Drawing:
+    """What a picture shows, as a sentence, and the function that draws it: it takes the path and the source."""
+
+    title: str
+    draw: Callable[[Path, str], None]
 
 
-def _outcome(records: Sequence[Record], path: Path, source: str) -> None:
+def _rungs(records: Sequence[Record]) -> Drawing:
+    outcomes = list(map(Outcome.from_dict, records))
+    # Groups with another scale stand below the others.
+    groups = sorted((group for one in outcomes for group in groups_of(one)), key=lambda group: group.rescaled)
+    notes = [note for one in outcomes for note in notes_of(one)]
+    return Drawing(sentence(groups), partial(draw_bars, sentence(groups), notes, groups))
+
+
+def _sizes(records: Sequence[Record]) -> Drawing:
+    sweep = Sweep.of_records([one for one in records if one["problem"]["n"].bit_count() == 1])
+    return Drawing(sweep_sentence(sweep), partial(draw_sweep, sweep))
+
+
+def _outcome(records: Sequence[Record]) -> Drawing:
     (record,) = records
-    draw(Outcome.from_dict(record), path, source)
+    outcome = Outcome.from_dict(record)
+    return Drawing(conclusion(outcome), partial(draw, outcome))
 
 
-def _shapes(records: Sequence[Record], path: Path, source: str) -> None:
+def _ratios(products: Sequence[Ratio], title: str, label: str) -> Drawing:
+    return Drawing(title, partial(draw_ratios, products, title, f"{label} on an H200"))
+
+
+def _shapes(records: Sequence[Record]) -> Drawing:
     (record,) = records
     ratios = [(one["kind"], one["dtype"], ratio_of(one)) for one in record["records"]]
-    draw_ratios(ratios, "torch.matmul's time over matmill's on an H200: right of 1 matmill is faster", path, source)
+    title = f"matmill.matmul beside torch.matmul: {balance(ratios)}"
+    return _ratios(ratios, title, "torch.matmul's time over matmill's")
 
 
-def _inner(records: Sequence[Record], path: Path, source: str) -> None:
+def _inner(records: Sequence[Record]) -> Drawing:
     ratios = []
     for group, title in _GROUPS.items():
-        for product in (one for record in records if record["group"] == group for one in record["products"]):
+        for product in (one for record in records if record.get("group") == group for one in record["products"]):
             # Short products by graph replay: plain calls take the host's time.
             times = {row["name"]: row["graph" if group == "small" else "median"] for row in product["rows"]}
             ratios.append((title, product["problem"]["dtype"], times["torch.mm"] / times["matmill.inner"]))
-    draw_ratios(ratios, "torch.mm's time over matmill.inner's on an H200: right of 1 matmill is faster", path, source)
+    return _ratios(ratios, f"matmill.inner beside torch.mm: {balance(ratios)}", "torch.mm's time over matmill.inner's")
 
 
 #: Groups of inner products by their name in records.
@@ -56,17 +85,17 @@ _GROUPS = {
 }
 
 
-def _sums(records: Sequence[Record], path: Path, source: str) -> None:
+def _sums(records: Sequence[Record]) -> Drawing:
     (record,) = records
     ratios = []
     for one in record["sums"]:
         times = {row["name"]: row["median"] for row in one["rows"]}
         ours = times["matmill.transpose_add"]
         ratios += [(one["shape"]["kind"], name, times[name] / ours) for name in ("torch eager", "torch.compile")]
-    draw_ratios(ratios, "their time over matmill's on an H200: right of 1 matmill is faster", path, source)
+    return _ratios(ratios, f"matmill.transpose_add {_each(ratios, 'beside ')}", "their time over matmill's")
 
 
-def _programs(records: Sequence[Record], path: Path, source: str) -> None:
+def _programs(records: Sequence[Record]) -> Drawing:
     (record,) = records
     rows = sorted(record["programs"], key=lambda row: -row["ratio"])
     ratios = [(row["name"], "a step", row["ratio"]) for row in rows]
@@ -74,28 +103,44 @@ def _programs(records: Sequence[Record], path: Path, source: str) -> None:
         graph = row["seconds"].get("graph")
         if graph is not None:
             ratios.append((row["name"], "as a CUDA graph", graph["torch"] / graph["matmill"]))
-    draw_ratios(ratios, "torch's time over that with matmill on an H200: right of 1 matmill is faster", path, source)
+    return _ratios(ratios, f"Programs with matmill: {_each(ratios)}", "torch's time over that with matmill")
+
+
+def _each(ratios: Sequence[Ratio], word: str = "") -> str:
+    """Return the balance of every series apart, with ``word`` before its name."""
+    series = dict.fromkeys(name for _, name, _ in ratios)
+    return "; ".join(f"{word}{name} {balance([one for one in ratios if one[1] == name])}" for name in series)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture by its file's name without suffix, in words for those who do not see it, of the records ``glob``."""
+    """A picture by its file's name without suffix, and the records that ``globs`` name."""
 
     name: str
-    words: str
-    glob: str
-    drawer: Callable[[Sequence[Record], Path, str], None] = _outcome
+    globs: tuple[str, ...]
+    drawing: Callable[[Sequence[Record]], Drawing] = _outcome
     #: The parts of a record that are drawn.
     parts: tuple[str, ...] = ("problem", "rows", "baselines")
 
     def records(self, folder: Path) -> list[Record]:
-        """Return what it is drawn from: of a sweep, the products whose size is a power of two."""
-        result = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
-        return [one for one in result if self.drawer is not _sweep or one["problem"]["n"].bit_count() == 1]
+        """Return what it is drawn from.
+
+        Raises :class:`~matmill.errors.ArgumentError` where a glob has no record.
+        """
+        paths = [sorted(folder.glob(glob)) for glob in self.globs]
+        for glob, some in zip(self.globs, paths, strict=True):
+            if not some:
+                raise ArgumentError(
+                    argument=f"picture {self.name}",
+                    got=f"no record {glob}",
+                    wanted="each of its records",
+                    fix="Record it on that GPU, or name another in benchmarks/lab/pictures.py.",
+                )
+        return [json.loads(path.read_text(encoding="utf-8")) for some in paths for path in some]
 
     def path(self, folder: Path) -> Path:
         """Return its file beside the records."""
-        return folder / f"{self.name}.png"
+        return folder / f"{self.name}.svg"
 
     def source(self, folder: Path) -> str:
         """Return the digest of its records, which the file says it was drawn from."""
@@ -104,75 +149,39 @@ class Picture:
 
     def draw(self, folder: Path) -> None:
         """Draw it anew."""
-        self.drawer(self.records(folder), self.path(folder), self.source(folder))
+        self.drawing(self.records(folder)).draw(self.path(folder), self.source(folder))
 
 
-_RATES = "Rates of the rungs and of libraries over the size, on an"
-#: The pictures of every page: of a ladder's by the ladder's name.
+_SGEMM, _HGEMM = f"sgemm_{_SGEMM_GPU}_4096.json", "hgemm_h100_4096_float16.json"
+#: The pictures of every page: of a ladder's by the ladder's name. The first one is at the top.
 PICTURES: dict[str, tuple[Picture, ...]] = {
-    "programs": (
-        Picture(
-            "programs_h200",
-            "Times of a step with torch alone over those with matmill, for every program, on an H200",
-            "programs_h200.json",
-            _programs,
-            ("programs",),
-        ),
-    ),
+    "front": (Picture("rungs", (_SGEMM, _HGEMM), _rungs),),
+    "programs": (Picture("programs_h200", ("programs_h200.json",), _programs, ("programs",)),),
     "sgemm": (
-        Picture("sgemm_h100", f"{_RATES} H100", "sgemm_h100_*.json", _sweep),
-        Picture(
-            "sgemm_emulated",
-            "Wavefronts of shared memory, and bytes used over bytes moved by loads, of every rung",
-            "sgemm_emulated_256.json",
-        ),
+        Picture("sgemm_rungs", (_SGEMM,), _rungs),
+        Picture("sgemm_sizes", (f"sgemm_{_SGEMM_GPU}_*.json",), _sizes),
+        Picture("sgemm_emulated", ("sgemm_emulated_256.json",)),
     ),
-    "hgemm": tuple(
-        Picture(f"hgemm_h100_{dtype}", f"{_RATES} H100, {dtype}", f"hgemm_h100_*_{dtype}.json", _sweep)
-        for dtype in ("float16", "bfloat16")
+    "hgemm": (
+        Picture("hgemm_rungs", (_HGEMM,), _rungs),
+        Picture("hgemm_sizes", ("hgemm_h100_*_float16.json",), _sizes),
     ),
-    "memory": (Picture("memory_h200", "Where the time of every rung goes, on an H200", "memory_h200_8192.json"),),
+    "memory": (Picture("memory_h200", ("memory_h200_8192.json",)),),
     "inner": (
-        Picture(
-            "inner_h200",
-            "Bandwidths of the rungs and of libraries, 5 x 5 x 3e7, on an H200",
-            "inner_h200_5x5x30000000_float32_row.json",
-        ),
-        Picture(
-            "inner_h200_products",
-            "torch.mm's time over matmill.inner's for every product, by group and element type, on an H200",
-            "inner_h200_[bcfs]*.json",
-            _inner,
-            ("group", "products"),
-        ),
+        Picture("inner_h200", ("inner_h200_5x5x30000000_float32_row.json",)),
+        Picture("inner_h200_products", ("inner_h200_[bcfs]*.json",), _inner, ("group", "products")),
     ),
     "transpose_add": (
-        Picture(
-            "transpose_add_h200",
-            "Bandwidths of the rungs and of libraries in bfloat16, on an H200",
-            "transpose_add_h200_24300x11520_bfloat16.json",
-        ),
-        Picture(
-            "transpose_add_h200_shapes",
-            "The time of eager torch and of torch.compile over matmill's for forty sums, by class, on an H200",
-            "transpose_add_h200_shapes.json",
-            _sums,
-            ("sums",),
-        ),
+        Picture("transpose_add_h200", ("transpose_add_h200_24300x11520_bfloat16.json",)),
+        Picture("transpose_add_h200_shapes", ("transpose_add_h200_shapes.json",), _sums, ("sums",)),
     ),
-    "shapes": (
-        Picture(
-            "shapes_h200",
-            "torch.matmul's time over matmill's for every product, by class and element type, on an H200",
-            "shapes_h200.json",
-            _shapes,
-            ("records",),
-        ),
-    ),
+    "shapes": (Picture("shapes_h200", ("shapes_h200.json",), _shapes, ("records",)),),
 }
 
 
-def shown(page: str) -> Iterator[str]:
-    """Yield the pictures of a page, as Markdown for a page in ``docs/``."""
-    for picture in PICTURES[page]:
-        yield f"![{picture.words}](../benchmarks/results/{picture.name}.png)\n"
+def shown(page: str) -> list[str]:
+    """Return the pictures of a page, as Markdown for a page in ``docs/``: what each shows is its text."""
+    return [
+        f"![{picture.drawing(picture.records(RESULTS)).title}](../benchmarks/results/{picture.name}.svg)\n"
+        for picture in PICTURES[page]
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 from lab.front_page import between
 from lab.markdown import table
 from lab.page_parts import environment_of
+from lab.pictures import shown
 
 MARKS = ("<!-- programs: written by `make docs` -->\n", "<!-- end of programs -->\n")
 PIECES = ("<!-- float32 programs: written by `make docs` -->\n", "<!-- end of float32 programs -->\n")
@@ -31,7 +32,8 @@ def with_programs(text: str, results: Path) -> str:
     """Replace what is between the marks by the tables of the record in ``results``."""
     record = recorded_programs(results)
     compiled = json.loads((results / COMPILED_RECORD).read_text(encoding="utf-8"))
-    for marks, part in (MARKS, programs(record)), (PIECES, in_pieces(record)), (COMPILED, compiled_programs(compiled)):
+    measured = "\n".join((programs(record), *shown("programs")))
+    for marks, part in (MARKS, measured), (PIECES, in_pieces(record)), (COMPILED, compiled_programs(compiled)):
         text = between(text, marks, part)
     return text
 
@@ -39,7 +41,7 @@ def with_programs(text: str, results: Path) -> str:
 def programs(record: Row) -> str:
     """Return the table of programs, those that gain most first, and what it was measured on."""
     rows = sorted(record["programs"], key=lambda row: -row["ratio"])
-    shown = table(
+    steps = table(
         {
             "a step of": lambda row: f"`{row['name']}`: {row['title']}, {row['dtype']}",
             "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
@@ -50,7 +52,7 @@ def programs(record: Row) -> str:
         },
         rows,
     )
-    return f"{shown}\n{environment_of(record)}\n"
+    return f"{steps}\n{environment_of(record)}\n"
 
 
 def in_pieces(record: Row) -> str:
@@ -58,7 +60,7 @@ def in_pieces(record: Row) -> str:
     if _OPTION not in record:
         return ""
     measured = record[_OPTION]
-    shown = table(
+    steps = table(
         {
             "a step of": lambda row: f"`{row['name']}`: {row['title']}",
             "torch, ms": lambda row: _ms(row["seconds"]["step"]["torch"]),
@@ -71,7 +73,7 @@ def in_pieces(record: Row) -> str:
         sorted(measured["programs"], key=lambda row: -row["ratio"]),
     )
     words = "Distances are the largest of 20 steps, over the largest loss."
-    return f"{shown}\n{words} {environment_of({**record, **measured})}\n"
+    return f"{steps}\n{words} {environment_of({**record, **measured})}\n"
 
 
 def compiled_programs(record: Row) -> str:
@@ -84,12 +86,12 @@ def compiled_programs(record: Row) -> str:
         return lambda modes: _beside(modes[mode]) if mode in modes else "-"
 
     names: dict[str, Callable[[Any], str]] = {"forward and backward of": lambda rows: f"`{rows['default']['name']}`"}
-    shown = table(
+    steps = table(
         names | {mode: cell(mode) for mode in ("default", "reduce-overhead", "max-autotune")},
         sorted(by_name.values(), key=lambda rows: -rows.get("reduce-overhead", rows["default"])["ratio"]),
     )
     words = "Milliseconds of torch compiled alone / with matmill, and how many times as fast that is."
-    return f"{shown}\n{words} {environment_of(record)}\n"
+    return f"{steps}\n{words} {environment_of(record)}\n"
 
 
 def _beside(row: Row) -> str:

@@ -12,14 +12,31 @@ from matmill.bench.plots.style import COLOURS, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Characters of a class's name that stand in a line beside the axis.
-_NAME = 18
+#: Characters in a line of a class's name beside the axis, and of the title.
+_NAME, _TITLE = 18, 46
 
 
-def draw_ratios(products: Sequence[tuple[str, str, float]], label: str, path: Path, source: str) -> None:
-    """Draw a dot for every product: ``products`` are its class, its element type and the ratio of times.
+#: A product's class, its element type or the library beside it, and the ratio of times.
+Ratio = tuple[str, str, float]
+#: Ratios as far from 1 as this are a gain or a loss.
+_SAME = 1.03
 
-    Right of 1 matmill is faster. ``label`` says which times the ratio is of, and ``source`` is as in
+
+def balance(products: Sequence[Ratio]) -> str:
+    """Return in how many of the products matmill is faster and slower.
+
+    >>> balance([("tall", "float32", 1.5), ("tall", "float16", 1.0), ("wide", "float32", 0.9)])
+    'over 3% faster in 1 of 3, slower in 1'
+    """
+    ratios = [ratio for _, _, ratio in products]
+    faster, slower = sum(ratio > _SAME for ratio in ratios), sum(ratio < 1 / _SAME for ratio in ratios)
+    return f"over 3% faster in {faster} of {len(ratios)}, slower in {slower}"
+
+
+def draw_ratios(products: Sequence[Ratio], title: str, label: str, path: Path, source: str) -> None:
+    """Draw a dot for every product, right of 1 where matmill is faster.
+
+    ``title`` says what is to be seen, ``label`` which times the ratio is of, and ``source`` is as in
     :func:`~matmill.bench.plots.style.save`.
     """
     # Imported here: matplotlib is optional.
@@ -27,15 +44,16 @@ def draw_ratios(products: Sequence[tuple[str, str, float]], label: str, path: Pa
 
     kinds = list(dict.fromkeys(kind for kind, _, _ in products))
     dtypes = sorted({dtype for _, dtype, _ in products})
-    figure = Figure(figsize=(9, 1.2 + 0.16 * len(dtypes) * len(kinds)), layout="constrained")
+    figure = Figure(figsize=(5.5, 1.9 + 0.16 * len(dtypes) * len(kinds)), layout="constrained")
     axes = figure.add_subplot()
     for row, dtype in enumerate(dtypes):
         # Types of a class stand one below the other, in the order of the legend.
         offset = (row + 0.5) / len(dtypes) - 0.5
         ratios = [ratio for _, own, ratio in products if own == dtype]
         heights = [kinds.index(kind) + 0.8 * offset for kind, own, _ in products if own == dtype]
-        axes.scatter(ratios, heights, s=14, color=COLOURS[row], alpha=0.7, linewidths=0, label=dtype)
+        axes.scatter(ratios, heights, s=22, color=COLOURS[row], alpha=0.8, linewidths=0, label=dtype)
     _finish(axes, kinds, [ratio for _, _, ratio in products], label)
+    figure.suptitle(fill(title, _TITLE), fontsize=12, fontweight="bold")
     axes.legend(ncols=len(dtypes), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     save(figure, path, source)
 
@@ -47,7 +65,7 @@ def _finish(axes: Axes, kinds: Sequence[str], ratios: Sequence[float], label: st
     low, high = min(*ratios, 0.5) / 1.05, max(*ratios, 2) * 1.05
     axes.set_xlim(low, high)
     axes.xaxis.set_major_formatter(lambda value, _position: f"{value:g}")
-    axes.set_xlabel(label)
+    axes.set_xlabel(f"{label}:\nright of 1 matmill is faster")
     axes.set_yticks(range(len(kinds)), [fill(kind, _NAME) for kind in kinds])
     axes.set_ylim(len(kinds) - 0.5, -0.5)
     axes.grid(axis="x", color="0.9", linewidth=0.6)

@@ -302,7 +302,7 @@ def test_the_table_counts_what_runs_beside_the_threads(capsys: Capture) -> None:
         (["sgemm", "--n", "32", "--rungs", "shared"], ["shared(16)"]),
         (
             ["inner", "--rungs", "phvm,one-pass,gram", "--k", "3000"],
-            ["global bytes read over the least that must move", "the least"],
+            ["Bytes that all threads read", "the least that must move"],
         ),
         (["transpose_add", "--m", "96", "--n", "64"], ["v1", "shifted", "m=96 n=64 bfloat16"]),
     ],
@@ -311,10 +311,9 @@ def test_the_table_counts_what_runs_beside_the_threads(capsys: Capture) -> None:
 def test_a_plot_is_drawn_beside_the_tables(
     arguments: list[str], words: list[str], suffix: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib")
     path = tmp_path / f"plot{suffix}"
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
-        code, text = _text([*arguments, "--plot", str(path)], capsys)
+    code, text = _text([*arguments, "--plot", str(path)], capsys)
     assert code == cli.OK
     assert str(path) in text
     if suffix == ".svg":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -167,8 +168,10 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     "picture", [one for pictures in PICTURES.values() for one in pictures], ids=lambda one: one.name
 )
 def test_pictures_are_drawn_from_today_s_records(picture: Picture) -> None:
-    text = b"Description\0" + picture.source(RESULTS).encode()
-    assert text in picture.path(RESULTS).read_bytes(), "run `make docs`"
+    text = picture.path(RESULTS).read_text(encoding="utf-8")
+    assert f"<dc:description>{picture.source(RESULTS)}<" in text, "run `make docs`"
+    shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))
+    assert picture.drawing(picture.records(RESULTS)).title in html.unescape(shown), "run `make docs`"
 
 
 def test_the_page_of_products_of_every_shape_is_up_to_date() -> None:

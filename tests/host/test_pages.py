@@ -14,7 +14,8 @@ import pytest
 
 import matmill
 from matmill import cli
-from matmill.cli import main
+from matmill.cli import ladder_page, main
+from matmill.ladders.runner.results import Outcome
 from matmill.page.launch import page, write_pages
 from matmill.testing.report import LaunchReport
 from matmill.testing.sarif import sarif
@@ -173,6 +174,15 @@ def test_the_command_line_writes_pages(
     assert "<ins>" in text
     assert "changes to naive" in text
     capsys.readouterr()
+
+
+def test_the_figures_of_a_ladder_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Path(__file__).parents[2] / "benchmarks" / "results" / "hgemm_h100_4096_float16.json"
+    monkeypatch.setattr(ladder_page, "find_spec", lambda _name: None)
+    text = ladder_page.page(Outcome.from_dict(json.loads(record.read_text(encoding="utf-8"))))
+    assert checked(text).ids
+    assert re.search(r"cuBLAS \d+ TFLOP/s", text)
+    assert "<td>tma-store</td>" in text
 
 
 BROWSER = next(

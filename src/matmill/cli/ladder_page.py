@@ -20,7 +20,8 @@ from matmill.cli import tables
 from matmill.cli.ladder_summary import summary
 from matmill.jit.source import read_source
 from matmill.ladders.registry import LADDERS
-from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.bars import share_text
+from matmill.ladders.runner.plot import bars_of, draw
 from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
 
@@ -67,26 +68,16 @@ def _picture(outcome: Outcome) -> str:
         draw(outcome, path)
         text = path.read_text(encoding="utf-8")
     svg = text[text.index("<svg") :]
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="figure" style="background:#fff">{svg}</div>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="figure">{svg}</div>'
 
 
 def _bars(outcome: Outcome) -> str:
-    """Return the figures as bars: rates on a GPU, else the emulator's counts."""
-    if outcome.on == "gpu":
-        rates = [(row.rung, getattr(row, outcome.subject.rate) or 0.0) for row in outcome.rows]
-        return _bar_table(outcome.subject.unit, rates)
-    names = ("global_load_sectors", "shared_load_wavefronts", "instructions")
-    rows = [(row.rung, row.counters) for row in outcome.rows if row.counters]
-    parts = [
-        _bar_table(name.replace("_", " "), [(rung, counts.get(name, 0)) for rung, counts in rows]) for name in names
-    ]
+    """Return the bars of the plot as tables."""
+    parts = []
+    for group in bars_of(outcome):
+        cells = [(escape(one.name), bar(one.share, group.most, one.words), share_text(one.share)) for one in group.bars]
+        parts.append(table(((group.name, False), (f"{group.full} {group.rate}", False), ("", True)), cells))
     return "".join(parts)
-
-
-def _bar_table(heading: str, rows: Sequence[tuple[str, float]]) -> str:
-    most = max((value for _, value in rows), default=0)
-    cells = [(escape(name), bar(value, most, f"{value:,.4g}"), f"{value:,.6g}") for name, value in rows]
-    return table((("rung", False), (heading, False), ("", True)), cells) if rows else ""
 
 
 def _rungs(outcome: Outcome) -> Iterator[str]:

@@ -9,13 +9,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import log10
 
-_STYLE = """
+#: The colours of light and dark pages as variables, which pictures have too.
+SCHEME = """
 :root { color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --paper: #fff; --stripe: #f3f5f7; --edge: #d0d7de;
-  --bar: #0072b2; --second: #8a5a00; --error: #b3261e; --warning: #8a5a00; --note: #0072b2; --mark: #fff3c4; }
+  --bar: #0072b2; --pale: #56b4e9; --second: #8a5a00; --error: #b3261e; --warning: #8a5a00; --note: #0072b2;
+  --mark: #fff3c4; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --quiet: #9aa4af; --paper: #0f1318; --stripe: #1a2027; --edge: #39424d; --bar: #56b4e9;
-    --second: #e69f00; --error: #ff8a80; --warning: #e69f00; --note: #56b4e9; --mark: #463b10; } }
-* { box-sizing: border-box; }
+    --pale: #24618a; --second: #e69f00; --error: #ff8a80; --warning: #e69f00; --note: #56b4e9; --mark: #463b10; } }
+"""
+_STYLE = (
+    SCHEME
+    + """* { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main, nav { max-width: 76rem; margin: 0 auto; padding: 0 1rem; }
 nav { padding-top: .5rem; } nav a { margin-right: 1rem; }
@@ -48,6 +53,7 @@ ins, .ok { color: #116329; text-decoration: none; } del { color: var(--error); t
 @media print { nav, .skip { display: none; } .scroll { overflow: visible; }
   section { break-inside: avoid-page; } a { color: inherit; } }
 """
+)
 
 
 def document(title: str, sections: Iterable[tuple[str, str, str]], lead: str = "") -> str:

@@ -84,12 +84,10 @@ def _panel(axes: Axes, layout: SharedLayout, access: str, lines: int) -> None:
     axes.set_title(f"{name}: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}{part}", fontsize=10, loc="left")
 
 
-def _tint(vector: int) -> tuple[float, float, float]:
-    """Return the background colour of vector ``vector`` of a row."""
+def _tint(vector: int) -> tuple[str, float]:
+    """Return the background of vector ``vector`` of a row: a colour and its opacity, so that text on it can be read."""
     turn, index = divmod(vector, len(COLOURS))
-    left = _TINTS[turn % len(_TINTS)]
-    red, green, blue = (1 - left * (1 - int(COLOURS[index][at : at + 2], 16) / 255) for at in (1, 3, 5))
-    return red, green, blue
+    return COLOURS[index], _TINTS[turn % len(_TINTS)]
 
 
 def first_line(wanted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], lines: int) -> int:

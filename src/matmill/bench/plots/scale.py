@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matmill.analysis.scale import Limits, Scaled
-from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
+from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION, save
 
 
 def draw(path: Path, title: str, curve: Sequence[Scaled], points: Sequence[Scaled], limits: Limits) -> None:
@@ -57,7 +57,7 @@ def draw(path: Path, title: str, curve: Sequence[Scaled], points: Sequence[Scale
     axes.set_xlabel("GPUs")
     axes.set_ylabel("ms, predicted")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.88", linewidth=0.6)
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=160)
+    save(figure, path)

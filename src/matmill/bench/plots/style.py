@@ -1,10 +1,14 @@
-"""The style of matmill's plots: colours for the colour-blind too, libraries in grey, labels at the ends of lines."""
+"""The style of matmill's plots: colours for the colour-blind too, in light and dark, labels at the ends of lines."""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from matmill.page.document import SCHEME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,9 +17,8 @@ if TYPE_CHECKING:
 #: Okabe and Ito, "Color Universal Design" (2008), without its yellow, which is too pale for a line.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
-#: The colour of libraries, whose lines are dashed.
-GREY = "0.45"
-LIBRARY_DASHES = ("--", ":", "-.")
+#: The colour of libraries and notes.
+GREY = "#737373"
 #: The background of text that a line may cross.
 ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 #: In points: the size of labels, and the distance between two labels one above the other.
@@ -49,12 +52,31 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     return positions
 
 
+#: Variables of :data:`~matmill.page.document.SCHEME` that replace colours in an .svg; black text has no colour there.
+_VARIABLES = {"#000000": "ink", "#ffffff": "paper", "#e6e6e6": "edge", GREY: "quiet", BLUE: "bar", SKY: "pale"}
+
+
 def save(figure: Figure, path: Path, source: str = "") -> None:
     """Write a figure into ``path``, whose suffix (.png, .svg) decides the format.
 
-    ``source`` is stored in the file, so that stale pictures of records are recognised.
+    An .svg has no background, real text and the colours of the reader's scheme, light or dark. ``source`` is stored in
+    the file, so that stale pictures of records are recognised.
     """
-    figure.savefig(path, dpi=120, bbox_inches="tight", metadata={"Description": source} if source else None)
+    from matplotlib import rc_context  # noqa: PLC0415 — optional and slow to load
+
+    metadata: dict[str, str | None] = {"Description": source} if source else {}
+    if path.suffix != ".svg":
+        figure.savefig(path, dpi=120, bbox_inches="tight", metadata=metadata)
+        return
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "matmill"}):
+        metadata |= {"Date": None}
+        figure.savefig(file, format="svg", transparent=True, bbox_inches="tight", metadata=metadata)
+    text = re.sub(r"px ('[^;\"]*|sans-serif)(?=[;\"])", "px system-ui, sans-serif", file.getvalue())
+    for colour, variable in _VARIABLES.items():
+        text = re.sub(f': {colour}(?=[;"])', f": var(--{variable})", text, flags=re.IGNORECASE)
+    style = f"<style>{SCHEME}svg text {{ fill: var(--ink); }}</style>"
+    path.write_text(re.sub(r"(<svg [^>]*>)", rf"\1{style}", text, count=1), encoding="utf-8")
 
 
 def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], column: float) -> None:

@@ -1,163 +1,100 @@
-"""A ladder's result as a picture: a bar per rung with its figure, and libraries in grey below the rungs."""
+"""A ladder's result as a picture whose title says what it shows: rates, phases, or what the emulator counted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matmill.bench import units
-from matmill.bench.plots.style import BLUE, COLOURS, GREY, ON_WHITE, ORANGE, SKY, save
-from matmill.ladders.runner.results import Outcome, Row
+from matmill.ladders.runner.bars import Bar, Group, draw_bars, family, groups_of, notes_of, sentence
+from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.traffic import read_over_least, used_over_moved
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_ROW_INCHES = 0.34
-#: Rows between the rungs and the libraries.
-_APART = 0.4
-#: The colour of rungs with wrong results.
-_WRONG = "white"
-#: The loads of a rung without counters.
+#: Bytes of a sector.
+_SECTOR = 32
+#: The counters of a rung without any.
 _NOTHING = dict.fromkeys(("global_load_bytes", "cp_async_bytes", "global_load_sectors", "cp_async_sectors"), 0)
+#: More wavefronts than this, over the fewest, are bank conflicts; a smaller share of moved bytes in use is a waste.
+_CONFLICT, _WASTE = 1.05, 0.5
 
 
 def draw(outcome: Outcome, path: Path, source: str = "") -> None:
     """Draw ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
-    # Imported here, because matplotlib is optional and slow to load. Figure, not pyplot, to need no window system.
-    from matplotlib.figure import Figure  # noqa: PLC0415 — see above
+    draw_bars(conclusion(outcome), notes_of(outcome), bars_of(outcome), path, source)
 
-    rows = [row for row in outcome.rows if row.ok is not None]
-    height = 1.6 + _ROW_INCHES * (len(rows) + (len(outcome.baselines) if outcome.on == "gpu" else 0) + 1)
-    if any(row.phases for row in rows):
-        figure = Figure(figsize=(8, height), layout="constrained")
-        _phases(figure.add_subplot(), rows)
+
+def bars_of(outcome: Outcome) -> list[Group]:
+    """Return the bars of the picture."""
+    if any(row.phases for row in outcome.rows):
+        return _phases(outcome)
+    return groups_of(outcome) if outcome.on == "gpu" else _counted(outcome)
+
+
+def conclusion(outcome: Outcome) -> str:
+    """Return what the picture shows, as a sentence."""
+    groups = bars_of(outcome)
+    if not any(row.ok for row in outcome.rows):
+        return "No rung has a right result"
+    if any(row.phases for row in outcome.rows):
+        verb, text, totals = _totals(outcome)
+        amounts = {row.rung: totals[row.rung] for row in outcome.rows if row.ok}
     elif outcome.on == "gpu":
-        figure = Figure(figsize=(8, height), layout="constrained")
-        _rates(figure.add_subplot(), rows, outcome)
-    elif "read over least" in outcome.subject.counted:
-        figure = Figure(figsize=(8, height), layout="constrained")
-        _reads(figure.add_subplot(), rows)
+        return sentence(groups)
+    elif len(groups) == 1:
+        verb, text = "reads", lambda ratio: f"{units.digits(ratio)} times the least"
+        amounts = {bar.label: bar.share for bar in groups[0].bars if bar.ok}
     else:
-        figure = Figure(figsize=(10, height), layout="constrained")
-        _traffic(figure, rows)
-    problem = f"{outcome.subject.format_sizes(outcome.problem)} {outcome.problem.dtype.name}"
-    where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
-    figure.suptitle(f"{outcome.ladder} ladder, {problem}, {where}", fontsize=11)
-    save(figure, path, source)
+        conflicts = _families(bar for bar in groups[0].bars if bar.share > _CONFLICT)
+        wasteful = _families(bar for bar in groups[1].bars if 0 < bar.share < _WASTE)
+        return f"Banks conflict in {conflicts}; under half of the bytes moved are used in {wasteful}"
+    least, most = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.__getitem__)
+    return f"{least} {verb} {text(amounts[least])}" + f", {most} {text(amounts[most])}" * (least != most)
 
 
-def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
-    """Draw the rate of every rung and, in grey, every library, with lines at the GPU's limit and the best library."""
-    subject = outcome.subject
-    slots = _names(axes, rows, [base.name for base in outcome.baselines])
-    theirs = [getattr(base, subject.rate) for base in outcome.baselines]
-    rates = [*(getattr(row, subject.rate) or 0.0 for row in rows), *theirs]
-    colours = [*_colours(rows), *(GREY for _ in theirs)]
-    bars = axes.barh(slots, rates, color=colours, edgecolor=[*(BLUE for _ in rows), *(GREY for _ in theirs)])
-    axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=ON_WHITE, zorder=3)
-    if theirs:
-        axes.axvline(max(theirs), color=GREY, linestyle="--", linewidth=1.2, zorder=0)
-    peak = (subject.peak(outcome.problem, outcome.arch) or 0.0) / 1e12
-    if peak:
-        _named_line(axes, peak, f"{subject.limit_name} {units.digits(peak)}")
-    axes.set_xlim(0, 1.1 * max([peak, *rates]))
-    axes.set_xlabel(subject.unit)
+def _families(bars: Iterable[Bar]) -> str:
+    return ", ".join(dict.fromkeys(family(bar.label) for bar in bars if bar.ok)) or "no rung"
 
 
-def _phases(axes: Axes, rows: list[Row]) -> None:
-    """Draw the wall time of every rung, split into its phases; without times, the bytes that each phase moves."""
+def _counted(outcome: Outcome) -> list[Group]:
+    """Return what the emulator counted as bars; the last group is of the bytes that threads load."""
+    rows = [(row, row.counters or _NOTHING) for row in outcome.rows if row.ok is not None]
+    if "read over least" in outcome.subject.counted:
+        reads = [Bar(row.rung, read_over_least(c, row.bytes), ok=bool(row.ok)) for row, c in rows]
+        return [Group("Bytes that all threads read", "the least", "that must move", reads)]
+    uses, passes = [], []
+    for row, c in rows:
+        moved = _SECTOR * (c["global_load_sectors"] + c["cp_async_sectors"])
+        uses.append(Bar(row.rung, used_over_moved(c) or 0.0, units.quantity(moved, "B"), ok=bool(row.ok)))
+        actual, fewest = (_wavefronts(c, suffix) for suffix in ("", "_ideal"))
+        passes.append(Bar(row.rung, actual / fewest if fewest else 0.0, units.count(actual), ok=bool(row.ok)))
+    return [
+        Group("Wavefronts of shared memory", "the fewest", "for these accesses", passes),
+        Group("Uses of the bytes that global loads move", "once", "each", uses),
+    ]
+
+
+def _wavefronts(counters: Mapping[str, int], suffix: str) -> int:
+    return sum(counters.get(f"shared_{kind}_wavefronts{suffix}", 0) for kind in ("load", "store"))
+
+
+def _totals(outcome: Outcome) -> tuple[str, Callable[[float], str], dict[str, float]]:
+    """Return a verb, the format of amounts, and each rung's time; without times, the bytes that it moves."""
+    rows = [row for row in outcome.rows if row.phases]
     timed = any(row.seconds for row in rows)
-    measure, scale = ("seconds", 1e3) if timed else ("bytes", 1.0)
-    slots = _names(axes, rows)
-    left = [0.0] * len(rows)
-    phases = [row.phases or {} for row in rows]
-    for name, colour in zip(dict.fromkeys(chain(*phases)), (BLUE, SKY, ORANGE, *COLOURS[2:]), strict=False):
-        taken = [(of_row.get(name, {}).get(measure) or 0.0) * scale for of_row in phases]
-        if any(taken):
-            axes.barh(slots, taken, left=left, label=name, color=colour)
-        left = [before + more for before, more in zip(left, taken, strict=True)]
-    totals = [units.seconds(total / scale) if timed else units.quantity(total, "B") for total in left]
-    for slot, total, label in zip(slots, left, totals, strict=True):
-        axes.annotate(label, (total, slot), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_xlim(0, 1.12 * max([*left, 1e-9]))
-    axes.set_xlabel("wall time, ms" if timed else "bytes moved")
-    if not timed:
-        axes.xaxis.set_major_formatter(lambda value, _position: units.count(value))
-    _legend(axes)
+    measure = "seconds" if timed else "bytes"
+    totals = {row.rung: sum(one[measure] or 0.0 for one in (row.phases or {}).values()) for row in rows}
+    return ("takes", units.seconds, totals) if timed else ("moves", partial(units.quantity, unit="B"), totals)
 
 
-def _reads(axes: Axes, rows: list[Row]) -> None:
-    """Draw the bytes that every rung reads relative to the least that must move, with a line at 1."""
-    slots = _names(axes, rows)
-    ratios = [read_over_least(row.counters, row.bytes) if row.counters else 0.0 for row in rows]
-    bars = axes.barh(slots, ratios, color=_colours(rows), edgecolor=BLUE)
-    axes.bar_label(bars, [units.digits(ratio) for ratio in ratios], padding=4, fontsize=8, bbox=ON_WHITE, zorder=3)
-    _named_line(axes, 1.0, "the least")
-    axes.set_xlim(0, 1.15 * max([1.0, *ratios]))
-    axes.set_xlabel("global bytes read over the least that must move")
-
-
-def _traffic(figure: Figure, rows: list[Row]) -> None:
-    """Draw for every rung the ideal and actual shared-memory wavefronts, and bytes used over bytes moved by loads."""
-    shared, loads = figure.subplots(1, 2, sharey=True)
-    slots = _names(shared, rows)
-    thick = 0.38
-    ideal = [_both(row, "_ideal") for row in rows]
-    actual = [_both(row, "") for row in rows]
-    shared.barh([slot - thick / 2 for slot in slots], ideal, thick, label="ideal", color=SKY)
-    bars = shared.barh([slot + thick / 2 for slot in slots], actual, thick, label="actual", color=BLUE)
-    shared.bar_label(bars, [_excess(i, a) for i, a in zip(ideal, actual, strict=True)], padding=3, fontsize=8)
-    shared.set_xlabel("shared-memory wavefronts, loads and stores")
-    shared.set_xlim(0, 1.18 * max([1.0, *actual]))
-    shared.xaxis.set_major_formatter(lambda value, _position: units.count(value))
-    _legend(shared)
-    used = [used_over_moved(row.counters or _NOTHING) for row in rows]
-    bars = loads.barh(slots, [value or 0.0 for value in used], 0.7, color=ORANGE)
-    labels = ["none" if value is None else units.percent(value) for value in used]
-    loads.bar_label(bars, labels, padding=3, fontsize=8, bbox=ON_WHITE, zorder=3)
-    _named_line(loads, 1.0, "each byte moved is used once")
-    loads.set_xlabel("global loads: bytes used over bytes moved in 32-byte sectors")
-    loads.set_xlim(0, 1.25 * max([1.0, *(value or 0.0 for value in used)]))
-    loads.xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
-    loads.spines[["top", "right"]].set_visible(False)
-
-
-def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[float]:
-    """Put the names of rungs and, below them, libraries on the vertical axis; return the height of each."""
-    names = [*(row.rung if row.ok else f"{row.rung}: WRONG" for row in rows), *libraries]
-    slots = [float(index) + (_APART if index >= len(rows) else 0.0) for index in range(len(names))]
-    axes.set_yticks(slots, names, fontsize=9)
-    axes.set_ylim(slots[-1] + 0.6, -0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    return slots
-
-
-def _colours(rows: Sequence[Row]) -> list[str]:
-    """Return the fill of every rung's bar."""
-    return [BLUE if row.ok else _WRONG for row in rows]
-
-
-def _named_line(axes: Axes, at: float, name: str) -> None:
-    """Draw a line that bounds the bars, with its name at its upper end."""
-    axes.axvline(at, color="black", linewidth=1.0)
-    axes.annotate(
-        name, (at, 1), (0, 2), xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="center", fontsize=8
-    )
-
-
-def _legend(axes: Axes) -> None:
-    """Draw the legend above the plot, outside the bars."""
-    axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))
-
-
-def _both(row: Row, suffix: str) -> float:
-    c = row.counters or {}
-    return float(c.get(f"shared_load_wavefronts{suffix}", 0) + c.get(f"shared_store_wavefronts{suffix}", 0))
-
-
-def _excess(ideal: float, actual: float) -> str:
-    return f"{units.digits(actual / ideal)}x" if ideal else "none"
+def _phases(outcome: Outcome) -> list[Group]:
+    """Return a group for each rung: its phases, as shares of the longest rung's time or bytes."""
+    verb, text, totals = _totals(outcome)
+    measure, whole, groups = "seconds" if verb == "takes" else "bytes", max(totals.values()) or 1.0, []
+    for row in outcome.rows:
+        if row.phases and row.ok is not None:
+            amounts = {name: one[measure] or 0.0 for name, one in row.phases.items()}
+            bars = [Bar(name, amount / whole, text(amount)) for name, amount in amounts.items()]
+            name = f"{row.rung}{'' if row.ok else ': WRONG'}, it {verb} {text(totals[row.rung])}"
+            groups.append(Group(name, "the longest rung", text(whole), bars))
+    return groups
