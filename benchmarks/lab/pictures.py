@@ -14,10 +14,14 @@ from typing import Any
 
 from lab.gemm.shapes import ratio_of
 from lab.ratio_plot import draw_ratios
+from matmill.ladders.hgemm.subject import half_product
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.emulated import events_of
 from matmill.ladders.runner.plot import draw
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.sweep import Sweep
 from matmill.ladders.runner.sweep_plot import draw_sweep
+from matmill.page.timeline import timeline
 
 Record = dict[str, Any]
 
@@ -170,6 +174,13 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
         ),
     ),
 }
+
+
+def pingpong_timeline() -> str:
+    """Return the timeline of the hgemm ladder's ``pingpong``, as the emulator runs it."""
+    ladder = LADDERS["hgemm"]
+    (rung,) = (each for each in ladder.rungs if each.label == "pingpong")
+    return timeline(rung.label, events_of(rung, ladder.subject, half_product(256, 256, 256)))
 
 
 def shown(page: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -16,10 +17,16 @@ from rich.text import Text
 
 from matmill.cli import tables
 from matmill.jit.source import read_source
+from matmill.kernel import Rung
 from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.emulated import events_of
 from matmill.ladders.runner.plot import draw
 from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
+from matmill.page.timeline import timeline_figure
+
+#: Extents of the product whose timeline a page shows: several tiles, and more steps of k than stages.
+_SIDES = (256, 256, 384)
 
 
 def page(outcome: Outcome) -> str:
@@ -86,7 +93,7 @@ def _bar_table(heading: str, rows: Sequence[tuple[str, float]]) -> str:
 
 
 def _rungs(outcome: Outcome) -> Iterator[str]:
-    """Yield each rung's idea, its prediction, and the difference of its source to the rung below."""
+    """Yield each rung's idea and prediction, its timeline if it has mbarriers, and its source's changes."""
     known = {rung.label: rung for rung in LADDERS[outcome.ladder].rungs}
     below: tuple[str, list[str]] | None = None
     for row in outcome.rows:
@@ -99,11 +106,19 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
         else:
             summary, text = f"changes to {below[0]}", _difference(below[1], source)
         below = (row.rung, source)
+        figure = _timeline(outcome, rung) if (row.counters or {}).get("mbarrier_waits") else ""
         yield (
             f'<h3 id="rung-{escape(row.rung)}">{escape(row.rung)}</h3><p>{escape(rung.changes)}</p>'
-            f"<p>Predicted: {escape(rung.predicts)}</p><details><summary>{escape(summary)}</summary>"
+            f"<p>Predicted: {escape(rung.predicts)}</p>{figure}<details><summary>{escape(summary)}</summary>"
             f'<div class="scroll" tabindex="0" role="region" aria-label="source"><pre>{text}</pre></div></details>'
         )
+
+
+def _timeline(outcome: Outcome, rung: Rung[Any]) -> str:
+    """Return the timeline of a rung's first block, at a size that all of them take."""
+    subject = outcome.subject
+    sides = (side for _, side in zip(subject.sizes(outcome.problem), _SIDES, strict=False))
+    return timeline_figure(rung.label, events_of(rung, subject, subject.resized(outcome.problem, *sides)))
 
 
 def _difference(before: list[str], after: list[str]) -> str:

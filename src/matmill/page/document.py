@@ -9,12 +9,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import log10
 
-_STYLE = """
+#: The colours of pages and pictures, by light and dark.
+PALETTE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --paper: #fff; --stripe: #f3f5f7; --edge: #d0d7de;
   --bar: #0072b2; --second: #8a5a00; --error: #b3261e; --warning: #8a5a00; --note: #0072b2; --mark: #fff3c4; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --quiet: #9aa4af; --paper: #0f1318; --stripe: #1a2027; --edge: #39424d; --bar: #56b4e9;
     --second: #e69f00; --error: #ff8a80; --warning: #e69f00; --note: #56b4e9; --mark: #463b10; } }
+"""
+_STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main, nav { max-width: 76rem; margin: 0 auto; padding: 0 1rem; }
@@ -62,7 +65,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], lead: str = "
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<style>{_STYLE}</style></head>\n'
+        f'<link rel="icon" href="data:,">\n<style>{PALETTE}{_STYLE}</style></head>\n'
         f'<body><a class="skip" href="#content">Skip to the content</a><nav aria-label="Sections">{links}</nav>\n'
         f'<main id="content"><h1>{escape(title)}</h1>\n{lead}\n{parts}\n</main></body></html>\n'
     )
