@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from matmill.emulator import Event, Report
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.errors import ArgumentError
 from matmill.page.placement import Placement
-from matmill.page.timeline import timeline, timeline_figure, timeline_page
+from matmill.page.timeline import timeline, timeline_figure
 from support.ptx_tools import entry, launch
 
 PICTURE = Path(__file__).parents[2] / "benchmarks" / "results" / "pingpong_timeline.svg"
@@ -111,17 +110,17 @@ def test_the_picture_has_a_row_for_each_role_and_an_arrow_for_each_dependency() 
     assert [picture.count(f'<g class="load s{stage}">') for stage in range(3)] == [2, 1, 0]
     assert ">copies: one role reads" in picture
     assert "prefers-color-scheme: dark" in picture
-    page = timeline_page("copies", roles().timeline)
-    assert page.count("prefers-color-scheme: dark") == 2  # of the page alone
-    assert timeline_figure("copies", roles().timeline) in page
+    figure = timeline_figure("a.b.copies", roles().timeline)
+    assert "<strong>copies: one role reads" in figure
+    assert "prefers-color-scheme" not in figure  # its colours are the page's
+    assert figure.count('<g class="role">') == 2
 
 
-@pytest.mark.parametrize("draw", [timeline, timeline_page])
-def test_a_kernel_without_mbarriers_has_no_timeline(draw: Callable[[str, tuple[Event, ...]], str]) -> None:
+def test_a_kernel_without_mbarriers_has_no_timeline() -> None:
     report = launch(entry(".reg .b32 t; bar.sync 0;", ["a"]), {"a": np.zeros(1)}, options={"timeline": True})
     assert timeline_figure("k", report.timeline) == ""
     with pytest.raises(ArgumentError, match="kernel k, in which no thread waits for an mbarrier") as problem:
-        draw("k", report.timeline)
+        timeline("k", report.timeline)
     assert problem.value.fix == "Omit --timeline; --html shows the counts of any kernel."
 
 
@@ -154,16 +153,19 @@ def test_the_ladder_s_page_shows_what_specialisation_is_worth(tmp_path: Path) ->
     assert ">persistent: two consumers multiply side by side, and the tensor cores wait once, while tiles" in text
 
 
-def test_the_command_draws_any_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws_any_kernel(tmp_path: Path) -> None:
     source = tmp_path / "k.ptx"
     source.write_text(entry(ROLES, ["a", "o"], SHARED), encoding="utf-8")
     arguments = ["emulate", str(source), "--block", "64", "--arg", "random:i32:96", "--arg", "zeros:i32:96"]
     svg, page = tmp_path / "k.svg", tmp_path / "k.html"
     assert main([*arguments, "--orders", "1", "--timeline", str(svg), "--html", str(page)]) == 0
     assert svg.read_text(encoding="utf-8") == timeline("k", roles().timeline)
-    assert "Timeline of the first block" in page.read_text(encoding="utf-8")
-    assert main([*arguments, "--orders", "1", "--timeline", str(page)]) == 0
-    assert page.read_text(encoding="utf-8") == timeline_page("k", roles().timeline)
-    capsys.readouterr()
-    assert main([*arguments, "--timeline", str(tmp_path / "k.png")]) == 2
-    assert "a file name ending in .svg or .html" in capsys.readouterr().err
+    assert timeline_figure("k", roles().timeline) in page.read_text(encoding="utf-8")
+
+
+def test_the_command_refuses_a_kernel_without_mbarriers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, svg = tmp_path / "k.ptx", tmp_path / "k.svg"
+    source.write_text(entry("bar.sync 0;"), encoding="utf-8")
+    assert main(["emulate", str(source), "--block", "32", "--timeline", str(svg)]) == 2
+    assert "in which no thread waits for an mbarrier" in capsys.readouterr().err
+    assert not svg.exists()

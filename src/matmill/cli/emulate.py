@@ -71,12 +71,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="with --expect: how far elements may differ, relative to the largest (default: rounding; 0 for integers)",
     )
     parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
-    parser.add_argument(
-        "--timeline",
-        metavar="FILE",
-        type=Path,
-        help="draw what the first block's warps copy, wait for and multiply into FILE (.svg or .html)",
-    )
+    drawn = "draw the roles of the first block's warps, and what they wait for, into FILE"
+    parser.add_argument("--timeline", metavar="FILE.svg", type=Path, help=drawn)
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
     parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -158,7 +154,9 @@ def _tolerance(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
-    _check_files(args)
+    for name in ("html", "sarif", "witness", "timeline"):
+        if getattr(args, name) is not None:
+            writable(getattr(args, name), f"--{name}")
     report, named, files, pairs = launched(args, timeline=bool(args.timeline or args.html))
     if not report.faulted:
         for path, name in files.items():
@@ -220,18 +218,6 @@ def _file(path: Path) -> Path:
     return path
 
 
-def _check_files(args: argparse.Namespace) -> None:
-    """Check, before the work starts, that the files of the options can be written."""
-    for name in ("html", "sarif", "witness", "timeline"):
-        if getattr(args, name) is not None:
-            writable(getattr(args, name), f"--{name}")
-    if args.timeline is not None and args.timeline.suffix.lower() not in {".svg", ".html"}:
-        raise ArgumentError(
-            argument="--timeline", got=f"{str(args.timeline)!r}", wanted="a file name ending in .svg or .html",
-            fix="The suffix decides the format.",
-        )  # fmt: skip
-
-
 def _write(args: argparse.Namespace, report: LaunchReport) -> None:
     """Write the report as a page, as SARIF and as a timeline, if requested."""
     if args.html is not None:
@@ -243,10 +229,9 @@ def _write(args: argparse.Namespace, report: LaunchReport) -> None:
 
         args.sarif.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
     if args.timeline is not None:
-        from matmill.page.timeline import timeline, timeline_page  # noqa: PLC0415 — see run
+        from matmill.page.timeline import timeline  # noqa: PLC0415 — see run
 
-        draw = timeline if args.timeline.suffix.lower() == ".svg" else timeline_page
-        args.timeline.write_text(draw(report.launch.kernel, report.timeline), encoding="utf-8")
+        args.timeline.write_text(timeline(report.launch.kernel, report.timeline), encoding="utf-8")
 
 
 def _telling(kernel: str, tell: Progress) -> Callable[[int, int], None]:

@@ -7,7 +7,7 @@ from html import escape
 
 from matmill.emulator import Event
 from matmill.errors import ArgumentError
-from matmill.page.document import PALETTE, document
+from matmill.page.document import PALETTE
 from matmill.page.placement import Bar, Placement
 
 #: Steps that a picture shows.
@@ -35,17 +35,17 @@ def timeline(kernel: str, events: Sequence[Event]) -> str:
 
     Raises :class:`~matmill.errors.ArgumentError` for events without a wait for an mbarrier.
     """
-    placement = Placement(_checked(kernel, events))
+    if not _has_waits(events):
+        raise ArgumentError(
+            argument="timeline", got=f"kernel {kernel}, in which no thread waits for an mbarrier",
+            wanted="a kernel whose warps pass data on through mbarriers, for instance a pipeline of TMA loads",
+            fix="Omit --timeline; --html shows the counts of any kernel.",
+        )  # fmt: skip
+    placement = Placement(events)
     title, note = _words(kernel, placement)
     words = f'<text class="title" x="8" y="26">{title}</text><text class="quiet" x="8" y="48">{note}</text>\n'
     style = f"<style>{PALETTE}{_STYLE}svg {{ background: var(--paper); }}</style>"
     return _svg(placement, title, style + words, 0, 10 * len(title))
-
-
-def timeline_page(kernel: str, events: Sequence[Event]) -> str:
-    """Return the timeline of a block as a page. Raises as :func:`timeline` does."""
-    figure = timeline_figure(kernel, _checked(kernel, events))
-    return document(kernel, (("timeline", "Timeline of the first block", figure),))
 
 
 def timeline_figure(kernel: str, events: Sequence[Event]) -> str:
@@ -62,16 +62,6 @@ def timeline_figure(kernel: str, events: Sequence[Event]) -> str:
 
 def _has_waits(events: Sequence[Event]) -> bool:
     return any(event.kind == "wait" for event in events)
-
-
-def _checked(kernel: str, events: Sequence[Event]) -> Sequence[Event]:
-    if not _has_waits(events):
-        raise ArgumentError(
-            argument="timeline", got=f"kernel {kernel}, in which no thread waits for an mbarrier",
-            wanted="a kernel whose warps pass data on through mbarriers, for instance a pipeline of TMA loads",
-            fix="Omit --timeline; --html shows the counts of any kernel.",
-        )  # fmt: skip
-    return events
 
 
 def _words(kernel: str, placement: Placement) -> tuple[str, str]:
