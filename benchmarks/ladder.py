@@ -39,6 +39,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 EMULATED_SIZE = 256
 #: m = n = k that emulated rungs choose their constants for, as they would on a GPU.
 LARGE = 4096
+#: k of the emulated hgemm ladder whose pipelines fill.
+PIPELINES_K = 1024
 #: m = n = k of the hgemm ladder: those of a sweep, and one that no tile divides.
 SIZES = (512, 1000, 1024, 2048, 4096, 8192, 16384)
 #: A recorded run can be repeated: same matrices, same order of runs.
@@ -125,6 +127,12 @@ def emulated_halves() -> Iterator[Outcome]:
         yield emulate("hgemm", LADDERS["hgemm"].rows, sizes, get("h200"), seed=SEED, bounds=True, like=large)
 
 
+def emulated_pipelines() -> Iterator[Outcome]:
+    """Yield the hgemm ladder with so many steps of k that every pipeline fills."""
+    sizes, large = half_product(256, 256, PIPELINES_K), half_product(LARGE, LARGE, LARGE)
+    yield emulate("hgemm", LADDERS["hgemm"].rows, sizes, get("h200"), seed=SEED, like=large)
+
+
 def emulated_transpose_add() -> Iterator[Outcome]:
     """Yield the transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
     for dtype in (BF16, F32):
@@ -142,6 +150,7 @@ def emulated_inner() -> Iterator[Outcome]:
 
 EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
     "sgemm": emulated_sgemm,
+    "pipelines": emulated_pipelines,
     "hgemm": emulated_halves,
     "inner": emulated_inner,
     "transpose_add": emulated_transpose_add,

@@ -10,7 +10,7 @@ from lab.float32_page import MARKS, float32_products, recorded_float32
 from lab.front_page import between, package_page, with_output, with_speeds
 from lab.lessons_page import lesson_pages
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
-from lab.pictures import PICTURES
+from lab.pictures import PICTURES, pingpong_timeline
 from lab.programs_page import with_programs
 from lab.recorded_ratios import ratios_text, rungs_text
 from lab.shapes_page import recorded_products, recorded_shapes, shapes_page
@@ -56,6 +56,7 @@ def main() -> None:
         ROOT / "src" / "matmill" / "analysis" / "recorded.json": ratios_text(results),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results), recorded_products(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
+        results / "pingpong_timeline.svg": pingpong_timeline(),
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }

@@ -19,20 +19,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from matmill.arch import get
 from matmill.bench.environment import describe
 from matmill.emulator import Counters
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Rung
-from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.hgemm.rungs import ON_MMA
 from matmill.ladders.hgemm.subject import half_product
 from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.emulated import kernel_like
 from matmill.ladders.runner.selection import nearest
 from matmill.ladders.sgemm.rungs import ON_FMA
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 
-RUNGS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": ON_FMA, "hgemm": HGEMM}
+RUNGS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": ON_FMA, "hgemm": ON_MMA}
 SIDE, SEED = 256, 20261120
+#: The side of the product that rungs choose their constants for, as benchmarks/ladder.py has it.
+LARGE = 4096
 #: Every byte of a float that is NaN.
 NAN_BYTE = 0xFF
 
@@ -68,13 +72,14 @@ def launch(gpu: GPU, ladder: str, order: Path) -> bool:
     """Launch every rung of a ladder into a poisoned output; write what ran, in order, and tell whether all is right."""
     subject = LADDERS[ladder].subject
     asked = half_product(SIDE, SIDE, SIDE) if ladder == "hgemm" else Gemm(SIDE, SIDE, SIDE)
+    large = subject.resized(asked, LARGE, LARGE, LARGE)
     rows, right = [], True
     for rung in RUNGS[ladder]:
         size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
             print(f"{rung.label}: not launched, {reason}")
             continue
-        kernel, inputs = rung.kernel_for(size, gpu.arch), subject.inputs(SEED).of(size)
+        kernel, inputs = kernel_like(rung, size, large, get("h200")), subject.inputs(SEED).of(size)
         with (
             gpu.upload(inputs.a, "A") as a,
             gpu.upload(inputs.b, "B") as b,

@@ -126,6 +126,12 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     ),
     "shared loads, ideal/actual": _passes("load"),
     "shared stores, ideal/actual": _passes("store"),
+    "copy waits": _count("copy_waits"),
+    "data ready": lambda row: units.percent(row["counters"]["copy_waits_ready"] / row["counters"]["copy_waits"]),
+    "bytes ahead": lambda row: units.ratio(
+        row["counters"]["copy_bytes_in_flight"], row["counters"]["copy_bytes_waited"]
+    ),
+    "clocks a wait": lambda row: f"{row['counters']['copy_work_clocks'] / row['counters']['copy_waits']:,.0f}",
     "atomics": _count("atomics"),
     "barriers": _count("barriers"),
     "hazards": lambda row: str(len(row["hazards"])),

@@ -62,6 +62,8 @@ _HALVES = (
     "From `wgmma` on, rungs run on Hopper alone. Their order follows Shankhdhar's "
     "[fast.cu](https://github.com/pranjalssh/fast.cu) (2024); their predictions name what its steps made on one H200."
 )
+#: From so many steps of k on every pipeline of the hgemm ladder is full.
+_FILLED = 1024
 #: Sizes of the hgemm ladder in its table; a picture has all.
 _IN_TABLE = (1000, 4096, 8192)
 
@@ -117,6 +119,8 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
     """Return ``docs/ladder-hgemm.md``; ``remarked`` is Markdown that follows the counters, see :func:`remarks`."""
     # float16 before bfloat16.
     emulated, measured = _split(sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True))
+    long = [record for record in emulated if record["problem"]["k"] >= _FILLED]
+    short = [record for record in emulated if record not in long]
     # The largest product of the first element type.
     first = [r for r in measured if r["problem"]["dtype"] == measured[0]["problem"]["dtype"]][-1:]
     top, *others = shown("hgemm")
@@ -129,10 +133,11 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
         top,
         *_rates(measured, [rung.label for rung in rungs]),
         *others,
-        *(_half_counts(record) for record in emulated[:1]),
+        *(_half_counts(record) for record in short[:1]),
+        *(_pipelines(record) for record in long),
         remarked,
         "## The rungs\n",
-        *(family([rung], first, emulated[0] if emulated else None) for rung in rungs),
+        *(family([rung], first, short[0] if short else None) for rung in rungs),
     )
 
 
@@ -313,6 +318,26 @@ def _half_counts(record: Record) -> str:
         counted(
             record, "HMMA", "wgmma", "ldmatrix", "TMA loads", "loads", "sectors/load", "shared loads, ideal/actual"
         ),
+    )
+
+
+def _pipelines(record: Record) -> str:
+    """Return what the emulator counted where warps wait for copies, of the rungs that do."""
+    waiting = {**record, "rows": [row for row in record["rows"] if row["counters"]["copy_waits"]]}
+    return (
+        "## Pipelines\n\n"
+        + filled(
+            f"By the emulator at {size_of(record)}, where every pipeline is full. At each wait for a copy: was the "
+            "data ready (had the block done 700 clocks of arithmetic since the copy could be issued), how many more "
+            "bytes were on their way for each byte waited for, and how many clocks of arithmetic had passed. "
+            "`prefetch` and `double-buffer` copy through registers and have no such waits: `double-buffer` halves the "
+            "barriers. `wgmma` has one stage, and no wait finds its data. `tma-pipeline` has two more stages, but 512 "
+            "clocks of arithmetic are too few. The larger tile and the fourth stage of `warp-specialised` make them "
+            "1,920. `pingpong` has the most on their way, and needs it for its smaller tiles. What `persistent` and "
+            "`pingpong` add is an order of roles: [a timeline](emulator-hopper.md#a-timeline) shows it."
+        )
+        + "\n\n"
+        + counted(waiting, "copy waits", "data ready", "bytes ahead", "clocks a wait")
     )
 
 

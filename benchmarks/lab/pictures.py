@@ -16,11 +16,15 @@ from typing import Any
 from lab.gemm.shapes import ratio_of
 from lab.ratio_plot import Ratio, balance, draw_ratios
 from matmill.errors import ArgumentError
+from matmill.ladders.hgemm.subject import half_product
+from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.bars import draw_bars, groups_of, notes_of, sentence
+from matmill.ladders.runner.emulated import events_of
 from matmill.ladders.runner.plot import conclusion, draw
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.sweep import Sweep
 from matmill.ladders.runner.sweep_plot import draw_sweep, sweep_sentence
+from matmill.page.timeline import timeline
 
 Record = dict[str, Any]
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -177,6 +181,13 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
     ),
     "shapes": (Picture("shapes_h200", ("shapes_h200.json",), _shapes, ("records",)),),
 }
+
+
+def pingpong_timeline() -> str:
+    """Return the timeline of the hgemm ladder's ``pingpong``, as the emulator runs it."""
+    ladder = LADDERS["hgemm"]
+    (rung,) = (each for each in ladder.rungs if each.label == "pingpong")
+    return timeline(rung.label, events_of(rung, ladder.subject, half_product(256, 256, 256)))
 
 
 def shown(page: str) -> list[str]:

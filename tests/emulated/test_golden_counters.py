@@ -19,6 +19,7 @@ from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Rung
 from matmill.ladders import registry
 from matmill.ladders.hgemm.rungs import ON_MMA
+from matmill.ladders.runner.emulated import kernel_like
 from matmill.ladders.sgemm.rungs import ON_FMA
 from matmill.problem import Gemm
 from support.recorded import AGAIN, differences, rows_of
@@ -38,6 +39,8 @@ MEMORY = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st",
     "smsp__inst_executed_op_ldgsts",
 )
+#: The side of the product that rungs chose their constants for.
+LARGE = 4096
 #: What is counted exactly, by ladder.
 EXACT = {
     "sgemm": (
@@ -83,7 +86,7 @@ def test_the_emulator_counts_what_nsight_compute_counted(ladder: str, rung: Rung
     row = recorded(ladder)[rung.label]
     size: Gemm = registry.LADDERS[ladder].subject.problem(row["problem"])
     arch = get("h200")
-    kernel = rung.kernel_for(size, arch)
+    kernel = kernel_like(rung, size, registry.LADDERS[ladder].subject.resized(size, LARGE, LARGE, LARGE), arch)
     generator = np.random.default_rng()
     element = size.dtype.numpy
     a = generator.uniform(-1, 1, (size.m, size.k)).astype(element)

@@ -288,8 +288,12 @@ def test_the_table_counts_what_runs_beside_the_threads(capsys: Capture) -> None:
     code, text = _text(["hgemm", "--rungs", "float32-sums,tma-store", "--n", "64"], capsys)
     assert code == cli.OK
     before, after = text.split("Counted of asynchronous units")
+    after, waits = after.split("Counted at waits for copies")
     assert "float32-sums" in before
     assert "float32-sums" not in after
+    assert [next(line.split()[1:] for line in waits.splitlines() if line.startswith("tma-store"))] == [
+        ["1", "0%", "0", "0"]
+    ]
     # A tile of 64 x 64 with k 64: stages hold 128 rows of A and 256 columns of B, of which a quarter is inside.
     row = next(line.split() for line in after.splitlines() if line.startswith("tma-store"))
     assert row[1:] == ["32", "81.9k", "6", "16.4k", "8", "8192", "9"]

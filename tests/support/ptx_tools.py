@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     schedule: int
     counters: bool
     threads: int
+    timeline: bool
 
 
 @cache

@@ -72,6 +72,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="with --expect: how far elements may differ, relative to the largest (default: rounding; 0 for integers)",
     )
     parser.add_argument("--witness", metavar="FILE", type=Path, help="write the order that shows the first error")
+    drawn = "draw the roles of the first block's warps, and what they wait for, into FILE"
+    parser.add_argument("--timeline", metavar="FILE.svg", type=Path, help=drawn)
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
     parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -155,14 +157,14 @@ def run(args: argparse.Namespace) -> int:
     """Emulate, write files, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.testing.expected import expectations  # noqa: PLC0415 — other commands should not pay for it
 
-    for path, option in ((args.html, "--html"), (args.sarif, "--sarif"), (args.witness, "--witness")):
-        if path is not None:
-            writable(path, option)
-    report, named, files, pairs = launched(args)
+    for name in ("html", "sarif", "witness", "timeline"):
+        if getattr(args, name) is not None:
+            writable(getattr(args, name), f"--{name}")
+    report, named, files, pairs = launched(args, timeline=bool(args.timeline or args.html))
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name]))
-    _write(args.html, args.sarif, report)
+    _write(args, report)
     if args.witness is not None:
         _write_witness(args.witness, report)
     outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
@@ -179,8 +181,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.ok and all(each.ok for each in compared) else 1
 
 
-def launched(args: argparse.Namespace) -> tuple[LaunchReport, dict[str, Value], Files, list[Pair]]:
-    """Run the launch of a command line.
+def launched(
+    args: argparse.Namespace, *, timeline: bool = False
+) -> tuple[LaunchReport, dict[str, Value], Files, list[Pair]]:
+    """Run the launch of a command line, with the events of its ``timeline`` if they are wanted.
 
     Returns the report, the arguments by name, which of them go to files, and those to compare with files.
     """
@@ -200,7 +204,7 @@ def launched(args: argparse.Namespace) -> tuple[LaunchReport, dict[str, Value], 
     pairs = [pair(text, named, files) for text in args.expect]
     written = None if args.pdl_writes is None else args.pdl_writes.split(",")
     with progress() as tell:
-        settings = replace(_settings(args, began), progress=_telling(kernel.unit.spelled, tell))
+        settings = replace(_settings(args, began), progress=_telling(kernel.unit.spelled, tell), timeline=timeline)
         report = kernel.launch(
             args.grid, args.block, values, shared=args.shared, cluster=args.cluster, cooperative=args.cooperative,
             pdl=args.pdl or written is not None, pdl_writes=written, strict=args.strict, initcheck=args.initcheck,
@@ -217,16 +221,20 @@ def _file(path: Path) -> Path:
     return path
 
 
-def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> None:
-    """Write the report as a page and as SARIF, if requested."""
-    if html is not None:
+def _write(args: argparse.Namespace, report: LaunchReport) -> None:
+    """Write the report as a page, as SARIF and as a timeline, if requested."""
+    if args.html is not None:
         from matmill.page.launch import page  # noqa: PLC0415 — see run
 
-        html.write_text(page(report), encoding="utf-8")
-    if sarif_file is not None:
+        args.html.write_text(page(report), encoding="utf-8")
+    if args.sarif is not None:
         from matmill.testing.sarif import sarif  # noqa: PLC0415 — see run
 
-        sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
+        args.sarif.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
+    if args.timeline is not None:
+        from matmill.page.timeline import timeline  # noqa: PLC0415 — see run
+
+        args.timeline.write_text(timeline(report.launch.kernel, report.timeline), encoding="utf-8")
 
 
 def _telling(kernel: str, tell: Progress) -> Callable[[int, int], None]:

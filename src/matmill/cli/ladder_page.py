@@ -19,11 +19,17 @@ from rich.text import Text
 from matmill.cli import tables
 from matmill.cli.ladder_summary import summary
 from matmill.jit.source import read_source
+from matmill.kernel import Rung
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.bars import share_text
+from matmill.ladders.runner.emulated import events_of
 from matmill.ladders.runner.plot import bars_of, draw
 from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
+from matmill.page.timeline import timeline_figure
+
+#: Extents of the product whose timeline a page shows: several tiles, and more steps of k than stages.
+_SIDES = (256, 256, 384)
 
 
 def page(outcome: Outcome) -> str:
@@ -81,7 +87,7 @@ def _bars(outcome: Outcome) -> str:
 
 
 def _rungs(outcome: Outcome) -> Iterator[str]:
-    """Yield each rung's idea, its prediction, and the difference of its source to the rung that it grew from."""
+    """Yield each rung's idea and prediction, its timeline if it has mbarriers, and its changes to another rung."""
     rungs = LADDERS[outcome.ladder].rungs
     known = {rung.label: rung for rung in rungs}
     for row in outcome.rows:
@@ -93,9 +99,10 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
             summary, text = "its source", "\n".join(map(escape, _source(rung)))
         else:
             summary, text = f"changes to {base.label}", _difference(_source(base), _source(rung))
+        figure = _timeline(outcome, rung) if (row.counters or {}).get("mbarrier_waits") else ""
         yield (
             f'<h3 id="rung-{escape(row.rung)}">{escape(row.rung)}</h3><p>{escape(rung.changes)}</p>'
-            f"<p>Predicted: {escape(rung.predicts)}</p><details><summary>{escape(summary)}</summary>"
+            f"<p>Predicted: {escape(rung.predicts)}</p>{figure}<details><summary>{escape(summary)}</summary>"
             f'<div class="scroll" tabindex="0" role="region" aria-label="source"><pre>{text}</pre></div></details>'
         )
 
@@ -111,6 +118,13 @@ def _base(rung: Any, rungs: Sequence[Any]) -> Any:
 
 def _source(rung: Any) -> list[str]:
     return read_source(rung.kernel.package, rung.kernel.file).splitlines()
+
+
+def _timeline(outcome: Outcome, rung: Rung[Any]) -> str:
+    """Return the timeline of a rung's first block, at a size that all of them take."""
+    subject = outcome.subject
+    sides = (side for _, side in zip(subject.sizes(outcome.problem), _SIDES, strict=False))
+    return timeline_figure(rung.label, events_of(rung, subject, subject.resized(outcome.problem, *sides)))
 
 
 def _difference(before: list[str], after: list[str]) -> str:

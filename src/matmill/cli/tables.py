@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _NONE = "-"
 _ASYNC_TITLE = "Counted of asynchronous units: wgmma, TMA, mbarriers"
+_WAITS_TITLE = "Counted at waits for copies: how far ahead they were issued"
+_WAITS = ("copy waits", "ready", "ahead", "hidden")
 _HAZARDS_SHOWN = 3
 
 
@@ -39,6 +41,10 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
     if users:
         yield Text()
         yield _counter_table(_ASYNC_TITLE, asynchronous, users)
+    waiting = [row for row in outcome.rows if row.counters and row.counters.get("copy_waits")]
+    if waiting:
+        yield Text()
+        yield _counter_table(_WAITS_TITLE, _WAITS, waiting)
     yield Text()
     unit = ["error: the largest of an element, in units of 2^-24 |A||B|"] if outcome.subject.error_bound else []
     yield Text("\n".join([*unit, *remarks(outcome)]))
@@ -197,6 +203,10 @@ _COUNTED: dict[str, tuple[str, Callable[[Row, Mapping[str, int]], str]]] = {
     "TMA stores": ("TMA\nstores", _count("bulk_stores")),
     "bytes stored": ("bytes\nstored", _count("bulk_store_bytes")),
     "mbarrier waits": ("mbarrier\nwaits", _count("mbarrier_waits")),
+    "copy waits": ("\nwaits", _count("copy_waits")),
+    "ready": ("data\nready", lambda _row, c: f"{c['copy_waits_ready'] / c['copy_waits']:.0%}"),
+    "ahead": ("bytes\nahead", lambda _row, c: units.ratio(c["copy_bytes_in_flight"], c["copy_bytes_waited"])),
+    "hidden": ("clocks\na wait", lambda _row, c: f"{c['copy_work_clocks'] / c['copy_waits']:,.0f}"),
     "atomics": ("\natomics", _count("atomics")),
     "barriers": ("\nbarriers", _count("barriers")),
     "races": ("\nraces", lambda row, _c: str(races(row))),

@@ -31,11 +31,12 @@ from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
 from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.events import Event
 from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
 
 # Importing ``families`` registers its instructions in the table.
 __all__ = [
-    "Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Order", "Report", "families", "parse",
-    "run",
+    "Counters", "Event", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Order", "Report", "families",
+    "parse", "run",
 ]  # fmt: skip

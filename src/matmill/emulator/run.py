@@ -28,6 +28,7 @@ from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.ordering import ordering_of
 from matmill.emulator.program.translate import EmulatedProgram, translate
 from matmill.emulator.races.async_units.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.timeline import TimelineDetector
 from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.emulator.report.fidelity import fidelity
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
@@ -42,7 +43,7 @@ def run(
     schedule: int = 0, order: Order | None = None, counters: bool = True, threads: int | None = None,
     symbols: Symbols | None = None, source: SourceFacts | None = None, own_waits: bool = False,
     pdl_writes: Collection[str] | None = None, until: float = math.inf,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None, timeline: bool = False,
 ) -> Report:  # fmt: skip
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -57,7 +58,8 @@ def run(
     the CUDA C++ has inside branches, and more; None means unknown. With ``own_waits`` the race detector treats a wait
     for products of wgmma as one warp's, as in the PTX ISA, instead of its warpgroup's, as on Hopper. ``pdl_writes`` are
     the names of the arrays that the launch before a dependent one writes; None means any. ``progress`` gets the batches
-    of blocks that are done, and their number.
+    of blocks that are done, and their number. With ``timeline`` the report has the events of the first block, if the
+    program has mbarriers.
 
     Raises ``EmulationError`` for PTX that the emulator does not support, ``ArgumentError`` for a launch that does not
     match the entry, ``KernelFault`` if a GPU would stop the kernel, or if it would never end, and ``TimeoutError`` when
@@ -72,7 +74,7 @@ def run(
     launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)
     check_launch(program, launch, module.capability)
     clusters = cluster_order(launch)
-    detector = _detector(program, clusters, warps) if races else None
+    detector = _detector(program, clusters, warps, timeline=timeline) if races or timeline else None
     room = space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw") if launch.cooperative else None
     context = LaunchContext(
         program=program, launch=launch, space=space, heap=Heap(space),
@@ -87,7 +89,7 @@ def run(
     if order.ahead is not None:
         clusters = clusters[np.argsort(~(clusters == order.ahead[0]).any(axis=1), kind="stable")]
     batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
-    workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
+    workers = 1 if detector is not None or program.has_atomics else min(threads or 1, len(batches))
 
     shares = [batches[i::workers] for i in range(workers)]
     pools = [_Pool(context, order) for _ in shares]
@@ -123,6 +125,7 @@ def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counter
     return Report(
         tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst, exact,
         tally.accesses() if counters else (), tally.threads_by_line() if counters else {},
+        tuple(context.detector.events) if isinstance(context.detector, TimelineDetector) else (),
     )  # fmt: skip
 
 
@@ -205,8 +208,12 @@ def _totals(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLo
     return tally, hazards
 
 
-def _detector(program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:
+def _detector(
+    program: EmulatedProgram, clusters: NDArray[np.int64], warps_per_block: int, *, timeline: bool
+) -> RaceDetector:
     """Return the race detector that a program needs."""
+    if program.has_async_units and timeline:
+        return TimelineDetector(program.instructions, clusters=clusters, warps_per_block=warps_per_block)
     if program.has_async_units:
         return AsyncDetector(clusters=clusters, warps_per_block=warps_per_block)
     return RaceDetector(

@@ -13,6 +13,7 @@ from matmill.analysis.roofline import roofs
 from matmill.emulator import Hazard
 from matmill.emulator.report.counters import CLASSES, LineCounts
 from matmill.page.document import bar, document, roofline, table
+from matmill.page.timeline import timeline_figure
 from matmill.testing.report import LaunchReport, count_hazards, counted, grouped
 from matmill.testing.verdict import arch_of
 
@@ -31,6 +32,7 @@ def page(report: LaunchReport) -> str:
     sections = (
         *(first if report.ok else reversed(first)),
         ("source", "Source, with counts per line", _source(report)),
+        ("timeline", "Timeline of the first block", timeline_figure(report.launch.kernel, report.timeline)),
         ("printed", "What it printed", f"<pre>{escape(report.printed)}</pre>" if report.printed else ""),
         ("banks", "Bank conflicts: the worst access", _banks(report)),
         ("sectors", "Global memory: bytes used of sectors fetched", _sectors(report)),

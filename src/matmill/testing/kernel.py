@@ -33,7 +33,8 @@ class Settings:
     """Settings of an emulated launch: whether races are detected, the orders of its warps, and how long they may take.
 
     ``orders`` takes the program and the launch and returns further orders, for a first one without errors. If the
-    clock's time ``since`` when the caller works is set, they take no longer than all until then.
+    clock's time ``since`` when the caller works is set, they take no longer than all until then. With ``timeline`` the
+    report has the events of the first order.
     """
 
     races: bool = True
@@ -41,6 +42,7 @@ class Settings:
     orders: Callable[[EmulatedProgram, Launch], Iterable[Order]] | None = None
     since: float | None = None
     progress: Callable[[int, int], None] | None = None
+    timeline: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class PtxKernel:
                     self.module, launch, memory, symbols=variables, source=unit.statements, own_waits=strict,
                     races=settings.races, order=order, counters=counters, pdl_writes=pdl_writes,
                     until=until, progress=settings.progress if counters else None,
+                    timeline=settings.timeline and counters,
                 ), False  # fmt: skip
             except KernelFault as fault:
                 if fault.report is None:

@@ -44,7 +44,7 @@ def copy_async(i: Instruction) -> Action:
     if m.flag("wait_group") or m.flag("wait_all"):
         m.done()
         allowed = _literal(i, i.operands[0]) if i.operands else -1
-        return Action(i, bind=lambda bound: _bind_wait(bound, allowed), tally="memory", masks_itself=True)
+        return Action(i, bind=lambda bound: _bind_wait(bound, i, allowed), tally="memory", masks_itself=True)
     bypasses = m.need("ca", "cg") == "cg"
     if not (m.flag("shared") or m.flag("shared::cta")) or not m.flag("global"):
         raise i.unsupported("its state spaces")
@@ -70,6 +70,8 @@ def _arrive(i: Instruction) -> Action:
             for key, lanes in operand.by_barrier():
                 if awaited:
                     machine.mbarriers.add_pending(key, len(lanes), i)
+                if machine.copy_waits is not None:
+                    machine.copy_waits.hand_over(columns[lanes], key, machine.mbarriers.phase(key))
 
                 act = partial(_arrive_after_copies, machine, key, columns[lanes], i)
                 machine.queue.issue(AsyncOperation(act, frozenset({key})))
@@ -99,19 +101,23 @@ def _bind_commit(bound: BoundBlock) -> Call:
     def call() -> None:
         active = participants()
         machine.copies.commit(lanes.columns[active.reshape(-1)])
+        if machine.copy_waits is not None:
+            machine.copy_waits.commit(lanes.warps[active.any(axis=1)])
         if machine.detector is not None:
             machine.detector.copy_commit(lanes.warp_ids[active.any(axis=1)])
 
     return call
 
 
-def _bind_wait(bound: BoundBlock, allowed: int) -> Call:
+def _bind_wait(bound: BoundBlock, i: Instruction, allowed: int) -> Call:
     """Bind cp.async.wait_group ``allowed`` to lanes; -1 is wait_all, which needs no commit."""
     lanes, participants, machine = bound.lanes, bound.participants(), bound.machine
 
     def call() -> None:
         active = participants()
         machine.copies.wait(lanes.columns[active.reshape(-1)], allowed)
+        if machine.copy_waits is not None:
+            machine.copy_waits.wait(lanes.warps[active.any(axis=1)], allowed, i)
         if machine.detector is not None:
             warps = lanes.warp_ids[active.any(axis=1)]
             if allowed < 0:
@@ -192,6 +198,8 @@ class AsyncCopy:
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1
+        if machine.copy_waits is not None:
+            machine.copy_waits.issue(lanes.columns[chosen], amount[chosen])
         machine.copies.issue(lanes.columns[chosen], shared[chosen], source[chosen], amount[chosen], self.size)
 
     def _check(self, source: Row, active: NDArray[np.bool_], amount: Row) -> None:

@@ -37,6 +37,12 @@ class LineCounts:
     ``mbarrier_waits`` counts the warps that execute a ``test_wait`` or a ``try_wait``; one that ends at its time limit
     and is tried again counts once. ``mbarrier_arrivals`` are threads.
 
+    ``copy_waits`` are waits for bytes of asynchronous copies that nobody has waited for before, one for each warp at
+    ``cp.async.wait_group`` and ``wait_all`` and one for each phase of an mbarrier; ``copy_bytes_waited`` are these
+    bytes, and ``copy_bytes_in_flight`` those issued and not yet waited for then. ``copy_work_clocks`` is the block's
+    arithmetic between issue and wait, in clocks at the peak of an SM's units, and ``copy_waits_ready`` counts the
+    waits with enough of it to hide a copy: a convention, which the module ``engine.state.copy_waits`` defines.
+
     ``texture_requests``, ``surface_load_requests`` and ``surface_store_requests`` are warps that execute ``tex`` or
     ``tld4``, ``suld`` and ``sust``. Their sectors depend on undocumented layouts.
     """
@@ -75,6 +81,11 @@ class LineCounts:
     wgmma_shared_bytes: int = 0
     mbarrier_waits: int = 0
     mbarrier_arrivals: int = 0
+    copy_waits: int = 0
+    copy_waits_ready: int = 0
+    copy_bytes_waited: int = 0
+    copy_bytes_in_flight: int = 0
+    copy_work_clocks: int = 0
     texture_requests: int = 0
     surface_load_requests: int = 0
     surface_store_requests: int = 0

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.report.counters import Conflict, Counters, LineCounts, MemoryAccess
+from matmill.emulator.report.events import Event
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -96,7 +97,8 @@ class Report:
 
     ``worst`` is the access with the most bank conflicts, or None. ``fidelity`` says how exactly it was
     executed. ``accesses`` has the traffic of each memory instruction, ``threads_by_line`` each line's instructions
-    times the threads that took part. ``ok`` says that no hazard is an error.
+    times the threads that took part, ``timeline`` the events of the first block. ``ok`` says that
+    no hazard is an error.
     """
 
     counters: Counters
@@ -107,6 +109,7 @@ class Report:
     fidelity: str = ""
     accesses: tuple[MemoryAccess, ...] = field(default=(), repr=False)
     threads_by_line: dict[str, int] = field(default_factory=dict, repr=False)
+    timeline: tuple[Event, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.environment import describe
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
-from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
+from matmill.emulator import Event, KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
@@ -84,6 +85,15 @@ def emulate(
     return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), (), environment, tuple(notes))
 
 
+def events_of(rung: Rung[S], subject: Subject[S], problem: S) -> tuple[Event, ...]:
+    """Return the events of a rung's first block, with one cluster of SMs for all tiles."""
+    arch = get(DEFAULT)
+    kernel = rung.kernel_for(problem, arch)
+    few = replace(arch, sms=prod(kernel.geometry(problem, kernel.config).cluster))
+    trial = _Trial(subject, rung.kernel_for(problem, few), subject.inputs(0).of(problem), arch.target)
+    return trial.run(timeline=True)[1].timeline
+
+
 def emulated_as(arch: Arch) -> Arch:
     """Return the arch whose code the emulator runs: ``arch``, or the default if NVRTC no longer supports ``arch``."""
     return arch if arch.compiles else get(DEFAULT)
@@ -104,7 +114,9 @@ class _Trial:
     inputs: Matrices
     target: str
 
-    def run(self, *, races: bool = True, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
+    def run(
+        self, *, races: bool = True, late_copies: bool = False, schedule: int = 0, timeline: bool = False
+    ) -> tuple[Check, Report, Array]:
         """Return the check, the report of all launches and the output; output and workspace start with all bits set."""
         inputs, size = self.inputs, self.inputs.problem
         nbytes = size.m * size.n * size.dtype.itemsize
@@ -119,7 +131,7 @@ class _Trial:
         counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
         operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
         reports = [
-            run(text, launch, memory, races=races, late_copies=late_copies, schedule=schedule)
+            run(text, launch, memory, races=races, late_copies=late_copies, schedule=schedule, timeline=timeline)
             for text, launch in ptx(self.kernel, size, operands, self.target)
         ]
         return self.subject.check(inputs, self.kernel, out), together(reports), out

@@ -52,15 +52,25 @@ class Mbarrier:
 
 
 class Mbarriers:
-    """The live barriers of one batch. ``completions`` counts completed phases; ``phase_done`` is called for each."""
+    """The live barriers of one batch. ``completions`` counts completed phases; ``phase_done`` is called for each.
 
-    def __init__(self, kernel: str, hazards: HazardLog, phase_done: Callable[[Key], None]) -> None:
+    ``observed`` is called for each successful wait, with the open phase.
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        hazards: HazardLog,
+        phase_done: Callable[[Key], None],
+        observed: Callable[[Key, int, Instruction], None],
+    ) -> None:
         self.live: dict[Key, Mbarrier] = {}
         self.completions = 0
         self._offsets: list[int] = []
         self._kernel = kernel
         self._hazards = hazards
         self._phase_done = phase_done
+        self._observed = observed
 
     def begin(self) -> None:
         """Start a batch, without live barriers."""
@@ -109,6 +119,10 @@ class Mbarriers:
             self.report(i, f"completes the phase of an mbarrier, which .noComplete rules out: {barrier}")
         return token
 
+    def phase(self, key: Key) -> int:
+        """Return the open phase of a barrier, 0 for one that does not exist."""
+        return self.live[key].phase if key in self.live else 0
+
     def closes(self, key: Key, count: int) -> bool:
         """Tell whether ``count`` arrivals are the last that a barrier's open phase expects."""
         barrier = self.live.get(key)
@@ -152,6 +166,7 @@ class Mbarriers:
         passed = barrier.is_past(phase, parity=parity)
         if passed:
             barrier.observed = barrier.phase - 1
+            self._observed(key, barrier.phase, i)
         return passed
 
     def report(self, i: Instruction, problem: str) -> None:

@@ -85,6 +85,8 @@ class BarrierOperand:
     def acquire(self, key: Key, lanes: Ints) -> None:
         """Record that some lanes have observed the last phase as complete."""
         events, dependency = self._machine.events, self._machine.dependency
+        if self._machine.copy_waits is not None:
+            self._machine.copy_waits.go_on(key, self._lanes.columns[lanes] // LANES)
         if dependency is not None:
             dependency.acquire(key, self._lanes.columns[lanes])
         if events is not None and len(lanes):

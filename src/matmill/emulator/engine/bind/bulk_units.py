@@ -136,6 +136,7 @@ class BulkUnit:
             if landing.combines:
                 self.check_written(int(columns[copy]), block, chunks)
             self.touch(agents[copy], "write", block, chunks)
+        self._count_in_flight(barriers, nbytes, columns // LANES)
         everything = np.concatenate([np.zeros(0, np.int64), *landing.chunks])
         if machine.dependency is not None:
             machine.dependency.release_each(barriers, columns)
@@ -154,6 +155,14 @@ class BulkUnit:
         if machine.queue.late and not landing.combines:
             machine.shared.data.view("V16")[everything] = _POISON
         machine.queue.issue(AsyncOperation(land, frozenset(key for keys in barriers for key in keys)))
+
+    def _count_in_flight(self, barriers: list[list[Key]], nbytes: Ints, warps: Ints) -> None:
+        """Record copies of ``nbytes`` each by ``warps`` that phases of mbarriers wait for, for the counts of waits."""
+        waits, phase = self.machine.copy_waits, self.machine.mbarriers.phase
+        if waits is not None:
+            for keys, count, warp in zip(barriers, nbytes.tolist(), warps.tolist(), strict=True):
+                for key in keys:
+                    waits.load(key, phase(key), count, warp)
 
     def _meets_mbarrier(self, block: int, chunks: Ints, nbytes: int) -> None:
         """Report a copy that overwrites a live mbarrier."""

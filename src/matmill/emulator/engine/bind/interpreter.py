@@ -27,6 +27,7 @@ class Interpreter:
         self.machine = machine
         self.program = machine.program
         self.geometry = machine.geometry
+        self._copy_waits = machine.copy_waits
         self._bound: dict[tuple[int, int, int], BoundBlock] = {}
         self._lanes: dict[tuple[int, int], Lanes] = {}
         self._scratch_lanes: dict[int, Lanes] = {}
@@ -56,6 +57,8 @@ class Interpreter:
         tally = self.machine.tally
         tally.block_threads[block] += (last - first) * LANES
         tally.block_warps[block] += last - first
+        if self._copy_waits is not None:
+            self._copy_waits.ran(block, slice(first, last))
 
     def run_masked(self, block: int, warps: NDArray[np.int64], active: Mask) -> None:
         """Run a block for the ``active`` lanes (bool[warps, 32]) of any warps, on copies of their rows."""
@@ -84,6 +87,8 @@ class Interpreter:
         tally = self.machine.tally
         tally.block_threads[block] += len(chosen)
         tally.block_warps[block] += count
+        if self._copy_waits is not None:
+            self._copy_waits.ran(block, warps)
 
     def _rows_of(self, block: int) -> tuple[Files, Files]:
         """Return the rows of each file that a block reads or writes, and those that it writes."""

@@ -77,6 +77,10 @@ class Polls:
             self._machine.cluster.waited(columns_of(warps, lanes))
         if succeeds and self._machine.events is not None and lanes.any():
             self._tell(end, warps, lanes)
+        waits = self._machine.copy_waits
+        if succeeds and waits is not None and isinstance(end.detail, PhaseWait) and lanes.any():
+            for key, group, _ in self.barriers(end, warps, lanes):
+                waits.go_on(key, columns_of(warps, lanes)[group] // LANES)
         if succeeds and self._machine.dependency is not None and lanes.any():
             self._come_after(self._machine.dependency, end, warps, lanes)
 

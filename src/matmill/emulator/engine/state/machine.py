@@ -20,6 +20,7 @@ from matmill.emulator.engine.async_units.mbarriers import Key, Mbarriers
 from matmill.emulator.engine.async_units.warpgroup_products import WarpgroupProducts
 from matmill.emulator.engine.lanes import BatchGeometry
 from matmill.emulator.engine.state.clusters import ClusterBarrier
+from matmill.emulator.engine.state.copy_waits import CopyWaits, has_copies
 from matmill.emulator.engine.state.dependent_launch import GridDependency
 from matmill.emulator.engine.state.launch import LaunchContext
 from matmill.emulator.engine.state.register_pool import RegisterPool, registers_at_launch
@@ -27,7 +28,7 @@ from matmill.emulator.engine.state.special_rows import special_row
 from matmill.emulator.engine.state.swizzle_marks import SwizzleMarks
 from matmill.emulator.engine.state.tally import Tally
 from matmill.emulator.engine.state.unset import UnsetValues
-from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory.address_space import (
     SHARED_BASE,
     SHARED_WINDOW,
@@ -83,12 +84,14 @@ class Machine:
         self.vain = 0
         self.ticks = 0
         self.events: AsyncEvents | None = context.detector if isinstance(context.detector, AsyncDetector) else None
-        self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
+        self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done, self._observed)
         self.queue = AsyncQueue(late=context.late_copies)
         self.maps = context.maps
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = BatchGeometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
+        counts = context.counting and has_copies(program)
+        self.copy_waits = CopyWaits(program, self.geometry, self.tally) if counts else None
         # The threads that exist and have not exited: bool[warps, 32]. The scheduler updates it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.pending_collectives: dict[int, list[PendingCollective]] = {}
@@ -144,6 +147,8 @@ class Machine:
             self._poison(self._local_written)
             self.unset.begin()
         self.mbarriers.begin()
+        if self.copy_waits is not None:
+            self.copy_waits.begin()
         self.cluster.begin()
         self.bulk.begin()
         self.swizzles.begin()
@@ -223,8 +228,14 @@ class Machine:
         return int(self.geometry.block_ids[key[0]]), key[1]
 
     def _phase_done(self, key: Key) -> None:
+        if self.copy_waits is not None:
+            self.copy_waits.complete(key)
         if self.events is not None:
             self.events.phase_done(self.in_grid(key))
+
+    def _observed(self, key: Key, phase: int, i: Instruction) -> None:
+        if self.copy_waits is not None:
+            self.copy_waits.passed(key, phase, i)
 
     def describe(self, space: str, address: int) -> str:
         """Describe an address for messages."""

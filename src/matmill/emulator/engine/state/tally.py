@@ -50,6 +50,8 @@ _NAMES = {
     ("surface", "write"): ("surface_store_requests",),
     ("shared", "mbarrier wait"): ("mbarrier_waits", None, None, None),
     ("shared", "mbarrier arrival"): ("mbarrier_arrivals", None, None, None),
+    ("shared", "copy wait"): ("copy_waits", "copy_bytes_in_flight", "copy_waits_ready", "copy_bytes_waited"),
+    ("shared", "copy work"): ("copy_work_clocks",),
 }  # fmt: skip
 #: Accesses of a warp's lanes, each at an address of its own.
 _BY_LANES = ("read", "write", "copy", "atomic", "ldmatrix", "stmatrix")
