@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+from lab.doors import with_screens
 from lab.float32_page import MARKS, float32_products, recorded_float32
-from lab.front_page import between, package_page, with_output, with_speeds
+from lab.front_page import between, package_page, with_four_speeds, with_output, with_speeds
 from lab.lessons_page import lesson_pages
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, pingpong_timeline
@@ -41,7 +42,7 @@ def main() -> None:
         remarks(results, "transpose_add"),
     )
     start, precision = ROOT / "docs" / "getting-started.md", ROOT / "docs" / "precision.md"
-    correctness = ROOT / "docs" / "correctness.md"
+    correctness, speeds = ROOT / "docs" / "correctness.md", ROOT / "docs" / "speeds.md"
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
@@ -58,7 +59,10 @@ def main() -> None:
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
         results / "pingpong_timeline.svg": pingpong_timeline(),
         start: with_output(start.read_text(encoding="utf-8"), runs),
-        ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
+        ROOT / "README.md": with_screens(
+            with_four_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results), results
+        ),
+        speeds: with_speeds(speeds.read_text(encoding="utf-8"), results),
     }
     pages |= lesson_pages(ROOT / "docs" / "learn")
     pages[ROOT / "docs" / "package.md"] = package_page(pages[ROOT / "README.md"])

@@ -42,7 +42,9 @@ _KINDS = {
     "ragged": "sizes off the tile grid, m from {m}",
     "squares": "float32 squares of {m}",
 }
-#: Programs of the README's table by their names in the record.
+#: The rows of the README, by words of each: three gains and a loss.
+_SHOWN = ("`inner`", "odd sizes", 'precision="', "off the tile grid")
+#: Programs of the table by their names in the record.
 _PROGRAM = "gpt2"
 _HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
 
@@ -58,7 +60,13 @@ def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 def with_speeds(text: str, results: Path) -> str:
     """Replace what is between the marks of ``SPEEDS`` by the table of the records in ``results``."""
-    return between(text, SPEEDS, speeds(results))
+    return between(text, SPEEDS, f"{_table(_rows(results))}\n{_emulator(results)}")
+
+
+def with_four_speeds(text: str, results: Path) -> str:
+    """Replace what is between the marks of ``SPEEDS`` by four rows of the table: three gains and a loss."""
+    rows = _rows(results)
+    return between(text, SPEEDS, _table([next(row for row in rows if words in row.what) for words in _SHOWN]))
 
 
 def package_page(readme: str) -> str:
@@ -107,8 +115,8 @@ class _Row:
         return [self.what, self.beside, self.said or _said(self.ratios), self.faster or _verdict(self.ratios)]
 
 
-def speeds(results: Path) -> str:
-    """Return the table of speeds beside cuBLAS and torch, fastest first, and what the emulator takes."""
+def _rows(results: Path) -> list[_Row]:
+    """Return all rows of speeds beside cuBLAS and torch, fastest first."""
     rows = [
         *_programs(results),
         *_inner(results),
@@ -119,8 +127,11 @@ def speeds(results: Path) -> str:
         *_random(results),
         *_kinds(results),
     ]
-    rows.sort(key=lambda row: -max(row.ratios))
-    return f"{markdown(_HEADINGS, (row.cells() for row in rows))}\n{_emulator(results)}"
+    return sorted(rows, key=lambda row: -max(row.ratios))
+
+
+def _table(rows: Iterable[_Row]) -> str:
+    return markdown(_HEADINGS, (row.cells() for row in rows))
 
 
 def _programs(results: Path) -> list[_Row]:
