@@ -167,4 +167,5 @@ LADDER: Ladder[Gemm] = Ladder(
         "tma-store",
     ),
     as_on_gpu=True,
+    groups={"": "mma.sync", "wgmma": "wgmma"},
 )

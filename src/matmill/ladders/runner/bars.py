@@ -13,11 +13,6 @@ from matmill.bench.plots.style import GREY, SKY, save
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.results import BaselineRow, Outcome, Row
 
-#: What multiplies, by the first rung that it is of. These ladders are compared with a library, others with a limit.
-_GROUPS = {
-    "sgemm": {"": "FMA", "tf32x3": "float32 in pieces on tensor cores"},
-    "hgemm": {"": "mma.sync", "wgmma": "wgmma"},
-}
 #: In points: the picture's width, the left end and the greatest length of bars, the height of a row, and its text.
 _WIDTH, _LEFT, _LONGEST, _ROW, _TEXT = 460, 132, 266, 22, 13
 #: Characters in a line of the title, and of a note.
@@ -85,7 +80,7 @@ def rate(row: Row | BaselineRow, outcome: Outcome) -> float:
 def full_rate(outcome: Outcome) -> tuple[str, float]:
     """Return the name and rate that shares refer to: the best library's, or the limit's, or the fastest rung's."""
     libraries = [(base.name, rate(base, outcome)) for base in outcome.baselines]
-    if libraries and outcome.ladder in _GROUPS:
+    if libraries and LADDERS[outcome.ladder].groups:
         name, best = max(libraries, key=lambda library: library[1])
         return name.split(",")[0].split(" (")[0], best
     peak = outcome.subject.peak(outcome.problem, outcome.arch)
@@ -96,12 +91,13 @@ def full_rate(outcome: Outcome) -> tuple[str, float]:
 
 def groups_of(outcome: Outcome) -> list[Group]:
     """Return the bars of a run on a GPU; libraries follow where shares refer to a limit."""
-    ladder, names = LADDERS[outcome.ladder], _GROUPS.get(outcome.ladder, {"": ""})
+    ladder = LADDERS[outcome.ladder]
+    names = ladder.groups or {"": ""}
     order = [rung.name for rung in ladder.rungs]
     ideas = {rung.label: rung.idea for rung in ladder.rows}
     full, whole = full_rate(outcome)
     whole = whole or 1.0  # of a run without a right result
-    others = () if outcome.ladder in _GROUPS else outcome.baselines
+    others = () if ladder.groups else outcome.baselines
     libraries = [Bar(base.name, rate(base, outcome) / whole, ok=base.ok, library=True) for base in others]
     by_first: dict[str, list[Row]] = {}
     first = ""

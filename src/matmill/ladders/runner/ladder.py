@@ -88,7 +88,9 @@ class Ladder(Generic[S]):
     the note if ``libraries`` has none. ``same_bits`` names the rows that promise the same bits in every run.
 
     ``short`` names the rungs that tell the story, if not all of them do. With ``as_on_gpu`` rungs that choose their
-    constants take those for the GPU's sizes in the emulator too, unless the user names sizes.
+    constants take those for the GPU's sizes in the emulator too, unless the user names sizes. ``groups`` names what
+    multiplies, by the first rung that it is of ("" for the first of all); ladders without groups are compared with a
+    limit, not with a library.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Ladder(Generic[S]):
     same_bits: frozenset[str] = frozenset()
     short: tuple[str, ...] = ()
     as_on_gpu: bool = False
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Any, ...]:

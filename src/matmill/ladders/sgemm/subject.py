@@ -42,4 +42,5 @@ LADDER: Ladder[Gemm] = Ladder(
         "tuned",
     ),
     as_on_gpu=True,
+    groups={"": "FMA", "tf32x3": "float32 in pieces on tensor cores"},
 )
