@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import io
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from matmill.kernel import Rung
 from matmill.ladders.registry import LADDERS
 from matmill.ladders.runner.bars import share_text
 from matmill.ladders.runner.emulated import events_of
+from matmill.ladders.runner.ladder import Ladder
 from matmill.ladders.runner.plot import bars_of, draw
 from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
@@ -94,7 +94,7 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
         rung = known.get(row.rung)
         if rung is None:
             continue
-        base = _base(rung, rungs)
+        base = _base(rung, LADDERS[outcome.ladder])
         if base is None:
             summary, text = "its source", "\n".join(map(escape, _source(rung)))
         else:
@@ -107,12 +107,11 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def _base(rung: Any, rungs: Sequence[Any]) -> Any:
+def _base(rung: Any, ladder: Ladder[Any]) -> Any:
     """Return the rung of another name that ``rung`` grew from, or None where its source is a start of its own."""
-    base, before = rung, {after.label: below.label for below, after in pairwise(rungs)}
+    base = rung
     while base is not None and base.name == rung.name:
-        label = before.get(base.label) if base.base is None else base.base
-        base = next((other for other in rungs if other.label == label), None)
+        base = ladder.base(base.label)
     return base
 
 

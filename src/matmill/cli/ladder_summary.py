@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -21,6 +19,18 @@ from matmill.ladders.runner.results import Outcome, Row
 _COLUMNS = 80
 #: Above this share of a library's rate, a factor reads better than percent.
 _TIMES = 2
+#: The units of bounds, in words.
+_UNITS = {
+    "loads": "requests to L1",
+    "banks": "passes over shared memory",
+    "issue slots": "instructions per clock",
+    "FMA": "the FMA units",
+    "mma.sync": "the tensor cores by mma.sync",
+    "tensor cores": "by wgmma",
+    "wgmma operands": "its reads of shared memory",
+    "L2": "copies by TMA",
+    "DRAM": "memory",
+}
 #: A step of less than this factor is no gain.
 _GAIN = 1.1
 
@@ -67,49 +77,54 @@ def _share(share: float) -> str:
 
 
 def _conclusions(outcome: Outcome, ideas: Mapping[str, str], run: Recorded) -> Iterator[str]:
-    """Yield up to three sentences: the whole way, the largest steps, and a counter that stood out and was cured.
+    """Yield sentences: the whole way, the largest steps, a counter that stood out and was cured, and what is left.
 
-    Where the largest steps cured all that stood out, the third says what the last rung leaves of its bound.
+    A step leads to a rung from the one that it grew from, whether that one ran or not.
     """
     timed = [row for row in outcome.rows if row.rung in run.rates]
-    if len(timed) < 2:
+    if not timed:
         return
-    rate = {row.rung: run.rates[row.rung][0] for row in timed}
     first, last = timed[0].rung, timed[-1].rung
-    shares = [_share(run.rates[rung][1]) for rung in (first, last)]
-    yield (
-        f"{first} to {last}: {units.digits(rate[last] / rate[first])} times the rate, from {shares[0]} to {shares[1]} "
-        f"of {run.library}."
-    )
-    gains = {after.rung: rate[after.rung] / rate[before.rung] for before, after in pairwise(timed)}
+    rate = {rung: figures[0] for rung, figures in run.rates.items()}
+    if len(timed) > 1:
+        shares = [_share(run.rates[rung][1]) for rung in (first, last)]
+        times = units.digits(rate[last] / rate[first])
+        yield f"{first} to {last}: {times} times the rate, from {shares[0]} to {shares[1]} of {run.library}."
+    bases = {row.rung: LADDERS[outcome.ladder].base(row.rung) for row in timed}
+    base = {rung: before.label for rung, before in bases.items() if before is not None and before.label in rate}
+    gains = {rung: rate[rung] / rate[before] for rung, before in base.items()}
     largest = sorted((rung for rung in gains if gains[rung] >= _GAIN), key=lambda rung: -gains[rung])[:2]
     if largest:
-        steps = " and ".join(f"{ideas[rung]} ({rung}, {units.digits(gains[rung])} times)" for rung in largest)
-        yield f"The largest step{'s' if len(largest) > 1 else ''}: {steps}."
-    cured = [
-        (before, after)
-        for before, after in pairwise(timed)
-        if _mark(before) and not _mark(after) and after.rung not in largest and gains[after.rung] >= _GAIN
-    ]
-    peak = outcome.subject.peak(outcome.problem, outcome.arch)
-    if cured:
-        before, after = max(cured, key=lambda pair: gains[pair[1].rung])
-        yield (
-            f"{before.rung} stands out ({_mark(before)}): without that {after.rung} is "
-            f"{units.digits(gains[after.rung])} times as fast."
+        steps = " and ".join(
+            f"{ideas[each]} ({each}, {units.digits(gains[each])} times {base[each]})" for each in largest
         )
-    elif peak is not None and timed[-1].bound:
-        share, limit = units.percent(rate[last] * 1e12 / peak), units.percent(timed[-1].bound["fraction"])
-        yield f"{last} reaches {share} of the peak where its counters allow {limit}: latency takes the rest."
+        yield f"The largest step{'s' if len(largest) > 1 else ''}: {steps}."
+    rows = {row.rung: row for row in timed}
+    cured = [
+        rung
+        for rung in gains
+        if rung not in largest and gains[rung] >= _GAIN and _mark(rows.get(base[rung])) and not _mark(rows[rung])
+    ]
+    if cured:
+        rung = max(cured, key=lambda each: gains[each])
+        mark, times = _mark(rows[base[rung]]), units.digits(gains[rung])
+        yield f"{base[rung]} stands out ({mark} the least): {rung}, without that, is {times} times as fast."
+    peak = outcome.subject.peak(outcome.problem, outcome.arch)
+    if peak is not None and timed[-1].bound:
+        reached, limit = units.percent(rate[last] * 1e12 / peak), units.percent(timed[-1].bound["fraction"])
+        yield f"{last} reaches {reached} of the peak where its counters allow {limit}: latency takes the rest."
 
 
-def _mark(row: Row) -> str:
-    return str(row.bound["mark"]) if row.bound else ""
+def _mark(row: Row | None) -> str:
+    return str(row.bound["mark"]) if row and row.bound else ""
 
 
 def _legend(outcome: Outcome) -> str:
-    subject: Any = outcome.subject
+    """Explain the column of bounds: what they are shares of, and the units that it names."""
+    named = {Bound(**row.bound).unit for row in outcome.rows if row.bound}
+    meant = "; ".join(f"{unit}: {words}" for unit, words in _UNITS.items() if unit in named)
+    marks = next((f" {mark}!: that many times the least." for mark in map(_mark, outcome.rows) if mark), "")
     return (
-        f"at most: share of the {subject.limit_name} ({outcome.arch.title}) that the counters allow, and the unit that "
-        "sets it, with the factor of a counter that stands out!"
+        f"at most: share of the {outcome.subject.limit_name} ({outcome.arch.title}) that the counters allow, and what "
+        f"sets it ({meant}).{marks}"
     )

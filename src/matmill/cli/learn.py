@@ -87,9 +87,11 @@ def _overview() -> Iterator[RenderableType]:
     begun = {number: _progress(lesson) for number, lesson in lessons().items()}
     for number, lesson in lessons().items():
         yield Text(f"{number:2}  {lesson.title}: {lesson.file}{begun[number]}", style=_HEADING)
-        yield _prose(lesson.question, "    ")
+        if begun[number] != _SOLVED:
+            yield _prose(lesson.question, "    ")
     open_ones = [number for number, progress in begun.items() if progress != _SOLVED]
-    yield Text(f"\nNext: matmill learn {open_ones[0]}" if open_ones else "\nAll of them are solved.")
+    yield Text("\nSolved are those whose kernel in this folder passes.")
+    yield Text(f"Next: matmill learn {open_ones[0]}" if open_ones else "All of them are solved.")
 
 
 def _progress(lesson: Lesson) -> str:
@@ -154,12 +156,22 @@ def _check(lesson: Lesson, args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.html is not None:
         writable(args.html, "--html")
-    judgement = judge(lesson, file)
+    try:
+        judgement = judge(lesson, file)
+    except ArgumentError as problem:
+        if problem.argument != "entry":
+            raise
+        raise ArgumentError(
+            argument="--check", got=f"{file} without a kernel {lesson.check.kernel!r}",
+            wanted=f"an answer to lesson {lesson.number}, as {lesson.file} is",
+            fix="Keep the kernel's name, or name the lesson that the file belongs to.",
+        ) from problem  # fmt: skip
+    show(_shown(judgement, output().width))
     if args.html is not None:
         from matmill.page.launch import page  # noqa: PLC0415 — see _lesson
 
         args.html.write_text(page(judgement.report), encoding="utf-8")
-    show(_shown(judgement, output().width))
+        show([Text(f"Page: {args.html}")])
     if not judgement.passed:
         show([Text(f"\nStuck? {_command(args, '--hint')}")])
         return 1
@@ -175,7 +187,8 @@ def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     yield Text(report.title)
     for each in judgement.results:
         yield Text(str(each), style="" if each.ok else _BAD)
-    errors = [hazard for hazard in report.hazards if hazard.severity == "error"]
+    # An output without a value is a note of its own, and the reason why a result is not right.
+    errors = [each for each in report.hazards if each.severity == "error" or each.kind == "unwritten-output"]
     for line in report.hazard_lines(errors, width):
         yield Text(textwrap.fill(line, width, subsequent_indent="  ") if line else "")
     if judgement.goals:
@@ -191,7 +204,10 @@ def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
 
 
 def _next(judgement: Judgement, width: int) -> Iterator[RenderableType]:
-    """Yield what the lesson says of the first goal that is missed, and the costliest line; but errors come first."""
+    """Yield what the lesson says of the first goal that is missed, and the costliest line; but errors come first.
+
+    What the verdict would change is for the student to find.
+    """
     from matmill.testing.report import clipped, wrap  # noqa: PLC0415 — see _lesson
 
     report, worst = judgement.report, judgement.worst
@@ -207,7 +223,6 @@ def _next(judgement: Judgement, width: int) -> Iterator[RenderableType]:
         yield Text("\n".join(wrap(f"{worst.where}  {worst.cause}".strip(), "", width)))
         if worst.where in report.source:
             yield Text(f"  {clipped(report.source[worst.where], width - 2)}")
-        yield Text("\n".join(wrap(f"→ {worst.remedy}: {worst.gain}", "  ", width)))
 
 
 def _passed(lesson: Lesson, file: Path) -> Iterator[RenderableType]:
@@ -230,6 +245,11 @@ def _passed(lesson: Lesson, file: Path) -> Iterator[RenderableType]:
         yield _prose(f"On the {device.arch.title}: {words}")
     if lesson.number + 1 in lessons():
         yield Text(f"Next: matmill learn {lesson.number + 1}")
+    elif lesson.number == max(lessons()):
+        yield _prose(
+            "That was the last one. Next: `matmill ladder hgemm --all`, and your own kernels: "
+            "`matmill emulate FILE.cu`, `matmill compare BEFORE.cu AFTER.cu`."
+        )
 
 
 def _command(args: argparse.Namespace, option: str = "") -> str:

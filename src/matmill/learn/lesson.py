@@ -23,7 +23,7 @@ from matmill.testing.report import LaunchReport
 FOLDER = Path(__file__).parent / "lessons"
 SECTIONS = ("What to conclude", "Exercise", "Hints", "Solution", "Check")
 #: Sections that the page of a lesson does not have.
-_ANSWERS = ("Solution", "Check")
+_ANSWERS = ("Hints", "Solution", "Check")
 _TITLE = re.compile(r"# (\d+)\. (.+)")
 _QUESTION = re.compile(r"^\*\*Question\.\*\* (.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _SOURCE = re.compile(r"^```cuda (\S+\.cu)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

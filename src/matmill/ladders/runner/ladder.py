@@ -121,6 +121,22 @@ class Ladder(Generic[S]):
         """
         return (*self.rungs, *self.production)
 
+    def base(self, label: str) -> Any:
+        """Return the rung that the one with this label grew from, or None where its source is a start of its own.
+
+        >>> from matmill.ladders.registry import LADDERS
+        >>> LADDERS["sgemm"].base("ilp(2)").label, LADDERS["sgemm"].base("register-tile").label
+        ('ilp(1)', 'shared(32)')
+        """
+        labels = [rung.label for rung in self.rungs]
+        if label not in labels:
+            return None
+        index = labels.index(label)
+        named = self.rungs[index].base
+        if named is None:
+            return self.rungs[index - 1] if index else None
+        return self.rungs[labels.index(named)] if named else None
+
 
 def by(sizes: tuple[int, ...], times: str = " ") -> str:
     """Format sizes for a text."""

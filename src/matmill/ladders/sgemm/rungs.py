@@ -331,7 +331,7 @@ VECTORIZED: Rung[Gemm] = Rung(
     "memory, so that a thread's eight rows at one k are two vectors, as its eight columns of B are.",
     predicts="4 shared reads instead of 16 per 64 FMAs: FMAs grow from 80% to 94% of the inner loop's "
     "instructions, and the tiles' global loads and address arithmetic fall four-fold.",
-    base="register-tile",
+    base="conflict-free(128)",
     kernel=Kernel(
         entry="vectorized",
         package=_HERE,
