@@ -51,8 +51,9 @@ def load(row: int = 0, tensor_map: str = "&map") -> str:
     return LOAD.replace("ROW", str(row)).replace("MAP", tensor_map)
 
 
-#: Found by comparing launches (``tests/host/test_pytest_plugin.py``), or with the source (``test_findings.py``).
-COMPARED = {"order", "unset-variable", "unwritten-output"}
+#: Found by comparing launches (``tests/host/test_pytest_plugin.py``), with the source (``test_findings.py``), or with a
+#: file (``tests/host/test_cli_emulate.py``).
+COMPARED = {"order", "unset-variable", "unwritten-output", "wrong-output"}
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 #: The body of a kernel of 64 or 128 threads, by hazard kind. It has ``float* x`` (64 elements, read-only where the kind
 #: says so), a tensor map of x as 8 x 8 elements, whose box is the whole of it, and a texture of x.

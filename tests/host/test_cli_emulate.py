@@ -616,6 +616,14 @@ def test_outputs_are_compared_with_files(folder: Path, capsys: pytest.CaptureFix
     np.save(folder / "near.npy", near)
     record = asked(*command, "--expect", "1=near.npy", code=cli.FAILED, capsys=capsys)
     assert record["expected"][0]["first"] == [{"index": [7], "got": 21.0, "wanted": 22.0}]
+    assert (record["ok"], [each["kind"] for each in record["hazards"]]) == (False, ["wrong-output"])
+    np.save(folder / "y.npy", x)
+    assert main([*command, "--expect", "1=near.npy", "--sarif", str(folder / "log.sarif")]) == cli.FAILED
+    assert "differs from near.npy in 1 of 100" in (folder / "log.sarif").read_text(encoding="utf-8")
+    capsys.readouterr()
+    np.save(folder / "y.npy", x)
+    np.save(folder / "exact.npy", 3 * x.astype(np.float64) + 1e-6)  # within the rounding of the output's type
+    assert asked(*command, "--expect", "1=exact.npy", capsys=capsys)["ok"]
     np.save(folder / "y.npy", x)
     assert asked(*command, "--expect", "1=near.npy", "--tolerance", "0.01", capsys=capsys)["ok"]
 

@@ -386,3 +386,12 @@ def test_arrays_of_eight_bit_floats() -> None:
     assert x.astype(float).tolist() == [2, 2, 1, 0]
     empty = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 x) { ret; }"
     assert matmill.emulate(empty, None, 1, 1, x).ok
+
+
+def test_instructions_that_the_target_lacks_are_refused() -> None:
+    source = (
+        "__global__ void fill(int* x) { unsigned at = threadIdx.x; asm volatile("
+        '"{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 1;}" ::"r"(at)); x[0] = 1; }'
+    )
+    with pytest.raises(CompileError, match=r"(?s)does not assemble for sm_80.*requires .target sm_90"):
+        matmill.emulate(source, "fill", 1, 32, np.zeros(1, np.int32), target="sm_80")

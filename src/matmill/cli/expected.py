@@ -36,7 +36,8 @@ def pair(text: str, arguments: Mapping[str, Value], files: Files) -> Pair:
     got, wanted = arrays[name], np.asarray(load(Path(path), "--expect", wanted=ANY))
     if wanted.dtype.itemsize == got.dtype.itemsize and wanted.dtype.kind == "V":
         wanted = wanted.view(got.dtype)
-    if wanted.size != got.size or (wanted.dtype.kind in "iub") != (got.dtype.kind in "iub"):
+    alike = wanted.size == got.size if 1 in {wanted.ndim, got.ndim} else wanted.shape == got.shape
+    if not alike or (wanted.dtype.kind in "iub") != (got.dtype.kind in "iub"):
         raise ArgumentError(
             argument="--expect",
             got=f"{path}: {wanted.dtype} {wanted.shape}",

@@ -54,11 +54,24 @@ class CompiledKernel:
     request: CompileRequest | None = None
 
     def machine_code(self, target: str) -> bytes:
-        """Return the same translation unit as machine code; ``target`` is what it was compiled for."""
+        """Return the same translation unit as machine code; ``target`` is what it was compiled for.
+
+        Raises :class:`~matmill.errors.CompileError` with the assembler's log, for instance for inline PTX that the
+        target does not have.
+        """
         assert self.request is not None, "PTX has no translation unit"  # noqa: S101 — the caller compiled one
         virtual = f"--gpu-architecture={target.replace('sm_', 'compute_', 1)}"
         options = tuple(f"--gpu-architecture={target}" if each == virtual else each for each in self.request.options)
-        return build(replace(self.request, options=options), machine_code=True).cubin
+        answer = build(replace(self.request, options=options), machine_code=True)
+        if not answer.compiled:
+            raise CompileError(
+                argument=self.request.file,
+                got=f"code that does not assemble for {target}",
+                wanted=f"instructions that {target} has",
+                fix=f"Name another --target, or guard the code by __CUDA_ARCH__. ptxas says:\n{answer.log.strip()}",
+                log=answer.log,
+            )
+        return answer.cubin
 
     @cached_property
     def statements(self) -> Statements:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator import Hazard
 from matmill.testing.findings import different, usual_tolerance
 
 #: An output's name, what it is compared with, the output, and the array that it should equal.
@@ -46,6 +47,11 @@ class Expectation:
             lines += [f"  (tolerance {self.tolerance:.3g} of the largest element)"]
         return "\n".join(lines)
 
+    def hazard(self, kernel: str) -> Hazard:
+        """Return the difference as an error of a launch of ``kernel``, for an expectation that is not ok."""
+        message = f"argument {self.argument} differs from {self.file} in {self.different:,} of {self.size:,} elements"
+        return Hazard("wrong-output", message, kernel, "")
+
 
 def _index(index: Sequence[int]) -> str:
     return "".join(f"[{n}]" for n in index)
@@ -55,10 +61,11 @@ def expectations(pairs: Iterable[Pair], tolerance: float | None) -> Iterator[Exp
     """Compare outputs with what they should be.
 
     ``tolerance`` is relative to the largest element wanted; by default 0 for integers, and the square root of the
-    type's rounding for floats.
+    output type's rounding for floats.
     """
     for name, source, got, wanted in pairs:
-        allowed = usual_tolerance(wanted.dtype) if tolerance is None else tolerance
+        # A reference is often of a wider type than the output.
+        allowed = usual_tolerance(got.dtype) if tolerance is None else tolerance
         wrong = different(wanted, got, allowed)
         first = tuple(
             {"index": index.tolist(), "got": got[tuple(index)].item(), "wanted": wanted[tuple(index)].item()}

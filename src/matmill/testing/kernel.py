@@ -21,6 +21,8 @@ from matmill.testing.findings import Findings, State
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, apply
 
+#: The GPU that kernels are compiled for unless a caller names another one.
+_TARGET = "sm_90a"
 _PTX = re.compile(r"^\s*\.version\s+\d", re.MULTILINE)
 _SUFFIXES = {".cu", ".cuh", ".ptx", ".cpp", ".h", ".hpp", ".txt"}
 # Python starts and imports NumPy for at least so long: more orders do not double the time of a command.
@@ -113,7 +115,7 @@ def load(
     entry: str | None,
     include: Sequence[Path] = (),
     options: Sequence[str] = (),
-    target: str = "sm_90a",
+    target: str = _TARGET,
 ) -> PtxKernel:
     """Return the kernel of a file or a text of CUDA C++ or PTX.
 
@@ -145,6 +147,8 @@ def _unit(
         spelled = entry or _only("", module)
         return CompiledKernel(text, spelled, spelled, (), lines, (), {} if path is None else {"PTX": str(path)})
     unit = compile_unit(text, name, entry, folder=folder, include=include, options=options, target=target)
+    if target != _TARGET:
+        unit.machine_code(target)  # the assembler refuses instructions that this GPU does not have
     return unit if path is None else replace(unit, paths=unit.paths | {name: str(path)})
 
 

@@ -25,6 +25,8 @@ SEVERITIES: dict[str, Severity] = {
     # A variable, or an array, that nobody has set: maybe what was meant, maybe a forgotten argument.
     "unset-variable": "note",
     "unwritten-output": "note",
+    # An output that is not what a file, or a caller, says it should be.
+    "wrong-output": "error",
     "use-after-free": "error",
     "invalid-free": "error",
     "race": "error",
