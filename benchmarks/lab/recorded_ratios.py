@@ -12,7 +12,7 @@ from matmill.ladders.inner.subject import inner_product
 from matmill.ladders.registry import LADDERS
 
 #: Records of calls, by the GPU they ran on.
-_CALLS = {"h200": "matmul_h200", "h100": "matmul_h100"}
+_CALLS = {"h200": ("matmul_h200", "products_h200"), "h100": ("matmul_h100", "products_h100")}
 #: Records of configurations beside torch.matmul.
 _CONFIGURATIONS = {
     "h200": ("shapes", "thin", "doubles", "short_k", "attention", "wgmma_gradients", "wgmma_steps", "lost"),
@@ -26,8 +26,8 @@ Row = tuple[str, str, int, int, int, int, str, float]
 def ratios_text(results: Path) -> str:
     """Return the document ``analysis/recorded.json``: the rows of each GPU, a line each."""
     arches = []
-    for arch, name in _CALLS.items():
-        rows = [*_calls(_read(results, name)), *_configurations(results, arch)]
+    for arch, names in _CALLS.items():
+        rows = [*_configurations(results, arch), *(row for name in names for row in _calls(_read(results, name)))]
         if arch == "h200":
             rows += [*_in_pieces(results), *_inner(results)]
         latest = {row[:-1]: row for row in rows}  # of a product in several records the last counts

@@ -26,6 +26,17 @@ def test_the_ratios_of_the_package_are_those_recorded() -> None:
         assert shipped.read_text(encoding="utf-8") == text(ROOT / "benchmarks" / "results"), "run `make docs`"
 
 
+def test_products_of_programs_are_found_and_sums_too_short_for_pieces_are_compared_with_those_without() -> None:
+    head = Gemm(8192, 50257, 768, BF16, b_strides=(1, 768), a_align=16, b_align=16, d_align=2)
+    found = nearest(head, H200)
+    assert found is not None
+    assert (found.m, found.n, found.k, found.faster) == (8192, 50257, 768, "matmill")
+    short, long = (nearest(Gemm(10**6, 64, k, F32, precision="float32_tensor"), H200) for k in (64, 100))
+    assert short is not None
+    assert long is not None
+    assert (short.precision, long.precision) == ("default", "float32_tensor")
+
+
 def test_every_json_file_of_the_sources_is_in_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["matmill"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from math import gcd, hypot, log2
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from matmill.arch import Arch
 from matmill.covering import layout_class, type_class
 from matmill.dtypes import ALL
+from matmill.precision import SHORTEST_K
 from matmill.problem import Gemm
 
 #: Sizes further apart, in doublings, say too little. Of ten recorded products with another this near, one is slower
@@ -88,7 +90,9 @@ def recorded(arch: str) -> tuple[Recorded, ...]:
 
 
 def _kind(problem: Gemm) -> tuple[str, bool]:
-    return type_class(problem), min(problem.a_align, problem.b_align, problem.d_align) < _ALIGNED
+    # Sums too short for pieces go the way of products without them.
+    plain = replace(problem, precision="default") if problem.split_methods and problem.k < SHORTEST_K else problem
+    return type_class(plain), min(problem.a_align, problem.b_align, problem.d_align) < _ALIGNED
 
 
 def _distance(problem: Gemm, other: Recorded) -> float:
