@@ -1,4 +1,4 @@
-"""Train a small language model with GPT-2's vocabulary on random tokens, and print what a step takes.
+"""Train two blocks of a language model with GPT-2's vocabulary on random tokens, and print what a step takes.
 
 Run it as it is, then with matmill answering torch's products where it is faster:
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,7 +43,7 @@ def _torch(results: Path) -> str:
     return "\n".join([
         "$ python examples/language_model.py", alone,
         "$ python -m matmill.torch examples/language_model.py", step,
-        *textwrap.wrap(report, _COLUMNS, break_on_hyphens=False), "…",
+        f"{report.partition('. ')[0]}. …",
     ])  # fmt: skip
 
 

@@ -46,7 +46,7 @@ _KINDS = {
 _SHOWN = ("`inner`", "odd sizes", 'precision="', "off the tile grid")
 #: Programs of the table by their names in the record.
 _PROGRAM = "gpt2"
-_HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
+_HEADINGS = ("on one H200", "their time / ours", "faster", "beside")
 
 
 def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
@@ -112,7 +112,7 @@ class _Row:
     faster: str = ""
 
     def cells(self) -> list[str]:
-        return [self.what, self.beside, self.said or _said(self.ratios), self.faster or _verdict(self.ratios)]
+        return [self.what, self.said or _said(self.ratios), self.faster or _verdict(self.ratios), self.beside]
 
 
 def _rows(results: Path) -> list[_Row]:

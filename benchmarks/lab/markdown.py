@@ -37,7 +37,13 @@ def table(columns: Mapping[str, Callable[[Any], str]], entries: Iterable[Any]) -
 def filled(text: str) -> str:
     """Return headings, code and tables as they are, paragraphs with lines of at most :data:`WIDTH` characters."""
     paragraphs = text.strip("\n").split("\n\n")
-    return "\n\n".join(one if one.startswith(("#", "    ", "|")) else fill(one, WIDTH, break_on_hyphens=False) for one in paragraphs) + "\n"
+    return (
+        "\n\n".join(
+            one if one.startswith(("#", "    ", "|")) else fill(one, WIDTH, break_on_hyphens=False)
+            for one in paragraphs
+        )
+        + "\n"
+    )
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -26,11 +26,11 @@ def balance(products: Sequence[Ratio]) -> str:
     """Return in how many of the products matmill is faster and slower.
 
     >>> balance([("tall", "float32", 1.5), ("tall", "float16", 1.0), ("wide", "float32", 0.9)])
-    'over 3% faster in 1 of 3, slower in 1'
+    'over 3% faster in 1 of 3, over 3% slower in 1'
     """
     ratios = [ratio for _, _, ratio in products]
-    faster, slower = sum(ratio > _SAME for ratio in ratios), sum(ratio < 1 / _SAME for ratio in ratios)
-    return f"over 3% faster in {faster} of {len(ratios)}, slower in {slower}"
+    faster, slower = sum(ratio > _SAME for ratio in ratios), sum(ratio < 2 - _SAME for ratio in ratios)
+    return f"over 3% faster in {faster} of {len(ratios)}, over 3% slower in {slower or 'none'}"
 
 
 def draw_ratios(products: Sequence[Ratio], title: str, label: str, path: Path, source: str) -> None:

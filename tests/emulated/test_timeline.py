@@ -129,16 +129,16 @@ def test_turns_at_barriers_of_the_block_are_arrows() -> None:
     events += [Event(4, "meet", phase=1), Event(4, "product")]
     placement = Placement(events)
     assert placement.turns == {(0, 1, 1.0)}
-    assert placement.conclusion() == "two consumers alternate, and the tensor cores never wait"
+    assert placement.conclusion() == "two consumers alternate, and no barrier holds up the tensor cores"
     both = Placement([event for event in events if event.kind not in {"signal", "meet"}])
     assert both.turns == set()
-    assert both.conclusion() == "two consumers multiply side by side, and the tensor cores never wait"
+    assert both.conclusion() == "two consumers multiply side by side, and no barrier holds up the tensor cores"
 
 
 def test_the_picture_of_pingpong_is_what_the_emulator_runs_now() -> None:
     picture = pingpong_timeline()
     assert PICTURE.read_text(encoding="utf-8") == picture, "make docs draws it"
-    assert ">pingpong: two consumers alternate, and the tensor cores never wait</text>" in picture
+    assert ">pingpong: two consumers alternate, and no barrier holds up the tensor cores</text>" in picture
     assert picture.count('<g class="role">') == 3
     assert 'class="idle"' not in picture
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matmill.errors import ArgumentError
 from support.examples import examples
 
 torch: Any = pytest.importorskip("torch")
@@ -412,3 +414,18 @@ def test_autocast(decided: Any, name: str, dtype: str) -> None:
             assert got.dtype is wanted.dtype
             assert torch.allclose(got, wanted, rtol=0.05, atol=0.2)
     assert bool(decided.ours) or isinstance(expected[0], str)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"candidates": 0}, "candidates: got 0; wanted a whole number, 1 or more"),
+        ({"candidates": "four"}, "candidates: got 'four'"),
+        ({"workspace_limit": -1}, "workspace_limit: got -1; wanted a whole number, 0 or more"),
+        ({"workspace_limit": "1GiB"}, "workspace_limit: got '1GiB'"),
+        ({"exclude": "bitsandbytes"}, "exclude: got 'bitsandbytes'; wanted a list of module names"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(words)):
+        mt.enable(**options)

@@ -28,6 +28,8 @@ from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
 from matmill.page.timeline import timeline_figure
 
+#: Columns of text that a page breaks by itself.
+_ONE_LINE = 10_000
 #: Extents of the product whose timeline a page shows: several tiles, and more steps of k than stages.
 _SIDES = (256, 256, 384)
 
@@ -37,7 +39,11 @@ def page(outcome: Outcome) -> str:
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     title = f"{outcome.ladder} ladder, {outcome.subject.format_sizes(outcome.problem)}, {where}"
     sections = (
-        ("conclusions", "Conclusions", "".join(map(_html, summary(outcome))) if outcome.on == "emulator" else ""),
+        (
+            "conclusions",
+            "Conclusions",
+            "".join(map(_html, summary(outcome, _ONE_LINE))) if outcome.on == "emulator" else "",
+        ),
         ("results", "Results", "".join(map(_html, tables.report(outcome)))),
         ("figures", "Figures", _picture(outcome) or _bars(outcome)),
         ("rungs", "What each rung changes", "".join(_rungs(outcome))),

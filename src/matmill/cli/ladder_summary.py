@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
+from matmill.arch import get
 from matmill.bench import units
 from matmill.cli.console import table
 from matmill.cli.tables import verdict
@@ -35,22 +36,25 @@ _UNITS = {
 _GAIN = 1.1
 
 
-def summary(outcome: Outcome) -> Iterator[RenderableType]:
-    """Yield the table of ideas, bounds and recorded rates, and the conclusions; the rows must have bounds."""
+def summary(outcome: Outcome, columns: int = _COLUMNS) -> Iterator[RenderableType]:
+    """Yield the table of ideas, bounds and recorded rates, and the conclusions in lines of at most ``columns``.
+
+    The rows must have bounds.
+    """
     run, subject = recorded(outcome.ladder), outcome.subject
     ideas = {rung.label: rung.idea for rung in LADDERS[outcome.ladder].rows}
     title = f"{outcome.ladder}: {subject.title(outcome.problem)}, emulated"
-    columns = [("\nrung", "left"), ("\nidea", "left"), ("\nat most", "left")]
+    headings = [("\nrung", "left"), ("\nidea", "left"), ("\nat most", "left")]
     if run is not None:
         title += f"; rates: {run.sizes} on an {run.gpu}"
-        columns += [(f"\n{subject.unit}", "right"), (f"of\n{run.library}", "right")]
+        headings += [(f"\n{subject.unit}", "right"), (f"of\n{run.library}", "right")]
     rows = [[row.rung, ideas[row.rung], _limit(row), *_rates(row, run)] for row in outcome.rows]
-    yield table(title, columns, rows)
+    yield table(title, headings, rows)
     yield Text()
     right = sum(row.ok is True for row in outcome.rows)
     lines = [f"{right} of {len(outcome.rows)} right: every element within its bound, no race."]
     lines += [] if run is None else _conclusions(outcome, ideas, run)
-    yield Text("\n".join(textwrap.fill(line, _COLUMNS) for line in [*lines, _legend(outcome)]))
+    yield Text("\n".join(textwrap.fill(line, columns) for line in [*lines, _legend(outcome)]))
 
 
 def _limit(row: Row) -> str:
@@ -112,7 +116,7 @@ def _conclusions(outcome: Outcome, ideas: Mapping[str, str], run: Recorded) -> I
     peak = outcome.subject.peak(outcome.problem, outcome.arch)
     if peak is not None and timed[-1].bound:
         reached, limit = units.percent(rate[last] * 1e12 / peak), units.percent(timed[-1].bound["fraction"])
-        yield f"{last} reaches {reached} of the peak where its counters allow {limit}: latency takes the rest."
+        yield f"{last} reaches {reached} of the peak where its counters allow {limit}: latency and power take the rest."
 
 
 def _mark(row: Row | None) -> str:
@@ -121,10 +125,14 @@ def _mark(row: Row | None) -> str:
 
 def _legend(outcome: Outcome) -> str:
     """Explain the column of bounds: what they are shares of, and the units that it names."""
+    subject, run, gpu = outcome.subject, recorded(outcome.ladder), outcome.arch.title
+    # An H100 has the H200's peaks of arithmetic: then the table is about one GPU.
+    if run and subject.peak(outcome.problem, get(run.gpu)) == subject.peak(outcome.problem, outcome.arch):
+        gpu = run.gpu
     named = {Bound(**row.bound).unit for row in outcome.rows if row.bound}
     meant = "; ".join(f"{unit}: {words}" for unit, words in _UNITS.items() if unit in named)
     marks = next((f" {mark}!: that many times the least." for mark in map(_mark, outcome.rows) if mark), "")
     return (
-        f"at most: share of the {outcome.subject.limit_name} ({outcome.arch.title}) that the counters allow, and what "
+        f"at most: share of the {subject.limit_name} of an {gpu} that the counters allow, and what "
         f"sets it ({meant}).{marks}"
     )

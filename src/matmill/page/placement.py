@@ -131,16 +131,17 @@ class Placement:
         rows, last = sorted({bar.row for bar in products}), max(bar.end for bar in products)
         one, many = ("multiplies", "multiply") if self.on_tensor_cores else ("reads", "read")
         if len(rows) == 1:
-            who = f"one role {'copies and ' if 'load' in self.rows[rows[0]].kinds else ''}{one}, and {self.units}"
+            who = f"one role {'copies and ' if 'load' in self.rows[rows[0]].kinds else ''}{one}"
         else:
             alone = all(first.end <= second.start for first, second in pairwise(products))
             how = "alternate" if alone else f"{many} side by side"
-            who = f"{_NUMBERS.get(len(rows), str(len(rows)))} consumers {how}, and {self.units}"
+            who = f"{_NUMBERS.get(len(rows), str(len(rows)))} consumers {how}"
         if gaps:
             stored = all(any(bar.start < end and bar.end > start for bar in stores) for start, end in gaps)
             times = _TIMES.get(len(gaps), f"{len(gaps)} times")
-            return f"{who} wait {times}, {'while tiles are stored' if stored else 'for data'}"
-        return f"{who} never wait{' until the tile is stored' if stores and stores[0].start >= last else ''}"
+            return f"{who}, and {self.units} wait {times}, {'while tiles are stored' if stored else 'for data'}"
+        until = " until the tile is stored" if stores and stores[0].start >= last else ""
+        return f"{who}, and no barrier holds up {self.units}{until}"
 
 
 def _roles(events: Sequence[Event]) -> list[Row]:

@@ -25,7 +25,7 @@ from torch.jit import _builtins  # torch has no public name for TorchScript's ta
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmill.decisions import Decisions
-from matmill.errors import unknown_name
+from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import SPLIT_METHODS
 from matmill.torch.autocast import cast
 from matmill.torch.compiling import Compiler
@@ -460,6 +460,13 @@ def enable(
     """
     if float32 is not None and float32 not in tuple(SPLIT_METHODS):
         raise unknown_name("float32", str(float32), SPLIT_METHODS)
+    _check("candidates", candidates, least=1)
+    if workspace_limit is not None:
+        _check("workspace_limit", workspace_limit, least=0)
+    if isinstance(exclude, str):
+        raise ArgumentError(
+            argument="exclude", got=repr(exclude), wanted="a list of module names", fix=f"Write exclude=[{exclude!r}]."
+        )
     table = _REPLACEMENTS.table
     options = Options(benchmark, candidates, workspace_limit, tuple(exclude), table, float32, batch_invariant)
     measured = benchmark and table is None and not batch_invariant and not torch.are_deterministic_algorithms_enabled()
@@ -467,6 +474,14 @@ def enable(
     _REPLACEMENTS.enter(session)
     _LOG.info("matmill answers torch's matrix products where it is faster, until matmill.torch.disable()")
     return Enabled(session)
+
+
+def _check(argument: str, value: object, *, least: int) -> None:
+    """Raise :class:`~matmill.errors.ArgumentError` unless a value is a whole number from ``least`` on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ArgumentError(
+            argument=argument, got=repr(value), wanted=f"a whole number, {least} or more", fix="Or omit it."
+        )
 
 
 def disable() -> None:

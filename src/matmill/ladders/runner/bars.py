@@ -148,7 +148,7 @@ def sentence(groups: Sequence[Group]) -> str:
         first = next(bar for bar in group.bars if bar.ok)
         reached = f" from {first.share:.0%} to {best.share:.0%}" if best is not first else f" to {best.share:.0%}"
         if group.rescaled:
-            reached = f" to {units.digits(best.share)} times"
+            reached = f" to {units.digits(best.share)} times its rate"
         clauses.append(group.name + reached + ("" if clauses else f" of {group.full}"))
     return f"One idea at a time takes {', '.join(clauses)}" if clauses else "No rung has a right result"
 

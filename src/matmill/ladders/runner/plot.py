@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from matmill.bench import units
-from matmill.ladders.runner.bars import Bar, Group, draw_bars, family, groups_of, notes_of, sentence
+from matmill.ladders.runner.bars import Bar, Group, draw_bars, groups_of, notes_of, sentence
 from matmill.ladders.runner.results import Outcome
 from matmill.ladders.runner.traffic import read_over_least, used_over_moved
 
@@ -45,15 +45,16 @@ def conclusion(outcome: Outcome) -> str:
         verb, text = "reads", lambda ratio: f"{units.digits(ratio)} times the least"
         amounts = {bar.label: bar.share for bar in groups[0].bars if bar.ok}
     else:
-        conflicts = _families(bar for bar in groups[0].bars if bar.share > _CONFLICT)
-        wasteful = _families(bar for bar in groups[1].bars if 0 < bar.share < _WASTE)
-        return f"Banks conflict in {conflicts}; under half of the bytes moved are used in {wasteful}"
+        conflicts = _named(bar for bar in groups[0].bars if bar.share > _CONFLICT)
+        wasteful = _named(bar for bar in groups[1].bars if 0 < bar.share < _WASTE)
+        banks = f"Banks conflict in {conflicts}" if conflicts else "No bank conflicts"
+        return f"{banks}; " + (f"less than half of the bytes moved are used in {wasteful}" if wasteful else "no waste")
     least, most = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.__getitem__)
     return f"{least} {verb} {text(amounts[least])}" + f", {most} {text(amounts[most])}" * (least != most)
 
 
-def _families(bars: Iterable[Bar]) -> str:
-    return ", ".join(dict.fromkeys(family(bar.label) for bar in bars if bar.ok)) or "no rung"
+def _named(bars: Iterable[Bar]) -> str:
+    return ", ".join(bar.label for bar in bars if bar.ok)
 
 
 def _counted(outcome: Outcome) -> list[Group]:

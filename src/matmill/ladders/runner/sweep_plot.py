@@ -23,8 +23,12 @@ def sweep_sentence(sweep: Sweep) -> str:
     groups = sweep_groups(sweep)
     if not groups:
         return "No rung has a right result"
-    ends = [f"{one.name} from {share_text(one.bars[0].share)} to {share_text(one.bars[-1].share)}" for one in groups]
-    return f"Share of {groups[0].full} from {sweep.sizes[0]} to {sweep.sizes[-1]}: {', '.join(ends)}"
+    spans = []
+    for one in groups:
+        shares = [bar.share for bar in one.bars if bar.ok]
+        ends = dict.fromkeys(share_text(share) for share in (min(shares, default=0), max(shares, default=0)))
+        spans.append(f"{one.name} at {' to '.join(ends)}")
+    return f"{', '.join(spans)} of {groups[0].full}, from {sweep.sizes[0]} to {sweep.sizes[-1]}"
 
 
 def sweep_groups(sweep: Sweep) -> list[Group]:
