@@ -252,4 +252,5 @@ def example(kernel: PtxKernel, file: Path) -> str:
             value = unit.constant(text)
             words.append(f"--arg {value if value is not None else 1.0 if real else count}")
     signature = f"{unit.spelled}({', '.join(map(str, parameters))})"
-    return f"The kernel is {signature}. A command that runs it:\n  {' '.join(words)}"
+    how = "A command that runs it" if launch.sizes is not None else "A command to begin with, whose sizes are guesses"
+    return f"The kernel is {signature}. {how}:\n  {' '.join(words)}"
