@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matmill.choose import Choice, choose
+    from matmill.contraction import einsum, tensordot
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
@@ -33,10 +34,12 @@ __all__ = [
     "__version__",
     "at",
     "choose",
+    "einsum",
     "emulate",
     "errors",
     "inner",
     "matmul",
+    "tensordot",
     "transpose",
     "transpose_add",
     "tune",
@@ -53,9 +56,11 @@ _HOMES = {
     "Tuned": "matmill.tuning",
     "at": "matmill.testing.call",
     "choose": "matmill.choose",
+    "einsum": "matmill.contraction",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",
     "matmul": "matmill.ops",
+    "tensordot": "matmill.contraction",
     "transpose": "matmill.ops",
     "transpose_add": "matmill.ops",
     "tune": "matmill.tuning",

@@ -292,7 +292,7 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    like, home = _result_owner(x, a, y, b)
+    like, home = result_owner(x, a, y, b)
     request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, like, home, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if beta == 0:
@@ -301,7 +301,7 @@ def transpose_add(
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    result: A = _result(request, call, named)
+    result: A = compute(request, call, named)
     return result
 
 
@@ -326,7 +326,7 @@ def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executo
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    result: A = _result(request, call, named)
+    result: A = compute(request, call, named)
     return result
 
 
@@ -369,7 +369,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         request = request._replace(c=None)
     if request.out is not None:
         check_apart(request)
-    return _result(request, call, named, progress)
+    return compute(request, call, named, progress)
 
 
 def product_request(  # noqa: PLR0917 — see _product
@@ -397,7 +397,7 @@ def product_request(  # noqa: PLR0917 — see _product
         bias, activation, out_dtype, precision, batch_invariant = epilogue
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
-    like, home = _result_owner(first, a, second, b)
+    like, home = result_owner(first, a, second, b)
     return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
 
 
@@ -423,12 +423,12 @@ def matmul_call(
     return resolve(request, None), request
 
 
-def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
+def result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
     """Pick the operand whose library allocates the result: the first one, if its library makes arrays."""
     return (first, a) if makes_results(first, a) or not makes_results(second, b) else (second, b)
 
 
-def _result(
+def compute(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
     """Return the result from the backend that was chosen."""

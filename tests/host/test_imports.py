@@ -30,7 +30,7 @@ LAYERS = (
     ("plan", "streaming", "testing", "page"),
     ("dispatch",),
     ("ops",),
-    ("tuning",),
+    ("tuning", "contraction"),
     ("torch", "dask"),
     ("bench",),
     ("ladders", "learn"),

@@ -238,7 +238,7 @@ def _check_unrecorded(x: Any, argument: str) -> None:
 
 def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
     """Return the error for tensors that carry more than values (derivatives, tangents), which would be ignored."""
-    other = "omit out=" if argument == "out" else "use the function of the same name in matmill.torch"
+    other = "omit out=" if argument == "out" else "use the functions of matmill.torch, which are"
     return ArgumentError(
         argument=argument,
         got=got,

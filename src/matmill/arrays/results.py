@@ -39,7 +39,7 @@ def _torch_empty(
             argument="out",
             got="None inside a transformation of torch.func, where torch wraps new tensors",
             wanted="a plain tensor to write into",
-            fix="Use the function of the same name in matmill.torch, or call outside of the transformation.",
+            fix="Use the functions of matmill.torch, or call outside of the transformation.",
         ) from error
 
 

@@ -26,7 +26,7 @@ Array: TypeAlias = NDArray[Any]
 
 def _shape(request: Request) -> Shape:
     """Return the shape of the result of a product."""
-    a, b = _factors(request)
+    a, b = product_operands(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
     gemm_epilogue(request.bias, None, a.shape, b.shape)
@@ -36,7 +36,7 @@ def _shape(request: Request) -> Shape:
 
 def _narrow_shape(request: Request) -> Shape:
     """Return the shape of the result, as :func:`_shape` does, for one product of few rows and columns."""
-    a, b = _factors(request)
+    a, b = product_operands(request)
     names = (request.operation.first, request.operation.second)
     for name, operand, extents in (*zip(names, (a, b), ("m, k", "k, n"), strict=True),):
         if len(operand.shape) != 2:
@@ -60,7 +60,8 @@ def _narrow_shape(request: Request) -> Shape:
     return shape
 
 
-def _factors(request: Request) -> tuple[Operand, Operand]:
+def product_operands(request: Request) -> tuple[Operand, Operand]:
+    """Return A and B of a product."""
     return request.a, cast("Operand", request.b)
 
 
@@ -81,7 +82,7 @@ def _check_added(request: Request, shape: Shape) -> None:
 
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
-    a, b = _factors(request)
+    a, b = product_operands(request)
     activation, _out_dtype, precision, batch_invariant = request.options
     return lower_gemm(
         a,
@@ -143,7 +144,7 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 
 def _compute(request: Request, shape: Shape) -> Array:
     """Return the product by NumPy's BLAS. Gram matrices are symmetric to the bit, as the GPU's are."""
-    a, b = _factors(request)
+    a, b = product_operands(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result

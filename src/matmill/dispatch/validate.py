@@ -102,7 +102,7 @@ class Operation:
 
 def validate(request: Request) -> Shape:
     """Check that operands fit together and that the result can be written, and return the result's shape."""
-    _check_same(request)
+    check_same(request)
     shape = request.operation.shape(request)
     if request.out is None:
         check_results(request.like, request.a)
@@ -165,7 +165,7 @@ def check_callable(value: object, argument: str) -> None:
         )
 
 
-def _check_same(request: Request) -> None:
+def check_same(request: Request) -> None:
     """Check that all operands are on one device and of one dtype; C and the result may have another one."""
     operation, first, result = request.operation, request.a, request.result_type
     for name, operand, dtype in (
