@@ -31,6 +31,7 @@ OPTIONAL = {
     "scikit-learn": "the examples on real data: pip install scikit-learn",
     "nvidia-cuda-cuobjdump": "machine code listings: pip install 'matmill[sass]'",
     "nvidia-cuda-nvdisasm": "",
+    "opt_einsum": "einsum of more than two arrays: pip install 'matmill[einsum]'",
 }
 _REQUIRED = tuple(name for name in PACKAGES if name not in OPTIONAL)
 
