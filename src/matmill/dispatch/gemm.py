@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, mirrors
 from matmill.dispatch.activations import activate
 from matmill.dispatch.validate import Operation, Options, Request
-from matmill.dtypes import F32, DType, result_type, summed
+from matmill.dtypes import C64, F32, DType, result_type, summed
 from matmill.errors import ArgumentError, ShapeError, unknown_name
-from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
-from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS, Gemm
+from matmill.lowering import (
+    NARROW,
+    Shape,
+    SubProblem,
+    check_broadcast,
+    gemm_epilogue,
+    gemm_shape,
+    lower_complex,
+    lower_gemm,
+)
+from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS
 
 #: Bytes of wider copies of 16-bit operands per BLAS call: much more than BLAS's own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
@@ -80,9 +89,21 @@ def _check_added(request: Request, shape: Shape) -> None:
         )
 
 
-def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Any], ...]:
     a, b = _factors(request)
-    activation, _out_dtype, precision, batch_invariant = request.options
+    activation, _out_dtype, precision, batch_invariant, conjugates = request.options
+    if a.dtype.part is not None:
+        return lower_complex(
+            a,
+            b,
+            request.c,
+            d,
+            conjugates=conjugates,
+            complex_beta=isinstance(request.beta, complex),
+            skip_product=request.alpha == 0,
+            precision=precision,
+            batch_invariant=batch_invariant,
+        )
     return lower_gemm(
         a,
         b,
@@ -108,6 +129,13 @@ def checked_options(
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
     result = result_type(out_dtype, dtype)
+    if activation is not None and dtype.part is not None:
+        raise ArgumentError(
+            argument="activation",
+            got=f"{activation!r} with dtype {dtype.name}",
+            wanted="real elements",
+            fix="Omit activation=, and apply a function to the parts of the result.",
+        )
     if precision == "tf32" or precision in SPLIT_METHODS:
         _check_tensor_cores(precision, dtype, result)
     # float32 and float64 are summed by FMA: nothing needs promotion.
@@ -122,9 +150,9 @@ def checked_options(
 def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
     """Raise :class:`~matmill.errors.ArgumentError` unless tensor cores can multiply elements of ``dtype`` so."""
     does = "rounds to tf32" if precision == "tf32" else "splits into pieces"
-    if dtype is not F32:
-        got, wanted = f"dtype {dtype.name}", f"float32 elements, which it {does}"
-    elif result is not F32 and precision in SPLIT_METHODS:
+    if dtype not in {F32, C64}:
+        got, wanted = f"dtype {dtype.name}", f"float32 or complex64 elements, which it {does}"
+    elif result is not dtype and precision in SPLIT_METHODS:
         got, wanted = f"out_dtype {result.name}", "float32 sums; wider ones are exact without it"
     else:
         return
@@ -142,7 +170,7 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """Return the product by NumPy's BLAS. Gram matrices are symmetric to the bit, as the GPU's are."""
+    """Return the product by NumPy's BLAS. Real Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = _factors(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
@@ -150,19 +178,26 @@ def _compute(request: Request, shape: Shape) -> Array:
         product = np.zeros(shape, scalar)
     else:
         multiply = _by_rows if request.options.batch_invariant else _product
-        product = multiply(a.owner, b.owner, scalar, wide=taken.wider is not None)
-        if len(a.shape) > 1 and mirrors(a, b) and not request.options.batch_invariant:
+        left, right = _values(request, a, "a"), _values(request, b, "b")
+        product = multiply(left, right, scalar, wide=taken.wider is not None)
+        if len(a.shape) > 1 and a.dtype.part is None and mirrors(a, b) and not request.options.batch_invariant:
             _mirror(product)
         if request.alpha != 1:
             product *= scalar(request.alpha)
     if c is not None:
-        product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
+        product += scalar(request.beta) * _values(request, c, "c").astype(scalar, copy=False)
     if request.bias is not None:
         product += _bias(request.bias, a, b).astype(scalar)
     if request.options.activation is not None:
         activate(request.options.activation, product)
     # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
+
+
+def _values(request: Request, operand: Operand, name: str) -> Array:
+    """Return an operand's values on the host: its elements, or their conjugates."""
+    elements: Array = operand.owner
+    return elements.conj() if name in request.options.conjugates else elements
 
 
 def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:

@@ -74,8 +74,8 @@ class PreparedCall(Call):
     arrival: Arrival | None
 
 
-#: Scalars that plans are specialised for.
-_SPECIALISED: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
+#: Scalars that plans are specialised for; of others only the type counts.
+_SPECIALISED: dict[complex, float] = {0.0: 0.0, 1.0: 1.0}
 
 #: The cache. Threads share it without a lock: a complete entry is added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
@@ -215,11 +215,11 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
         c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
         if not mixed and (other is not result or owned != library or where != device):
             return ()
-        kind: object = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta), c_shape, c_strides)
+        kind: object = (operation, _kind(alpha), _kind(beta), c_shape, c_strides)
     elif alpha == 1 and beta == operation.beta:
         kind = operation
     else:
-        kind = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta))
+        kind = (operation, _kind(alpha), _kind(beta))
     if bias is not None or options != NO_OPTIONS:
         kind = (kind, options, bias and bias[:2])  # shape and strides
     layout = _layout(shape, strides)
@@ -237,6 +237,11 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
             return ()
         key = (key, shape, _layout(shape, strides), address & 15)
     return key
+
+
+def _kind(scalar: complex) -> object:
+    """Return what a plan depends on: a scalar that it is specialised for, else the type."""
+    return _SPECIALISED.get(scalar, type(scalar))
 
 
 @lru_cache(maxsize=1024)
