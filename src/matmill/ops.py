@@ -345,7 +345,6 @@ def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executo
     return result
 
 
-_CURE_OF_BIAS = "Pass c=bias, beta=1.0: c broadcasts, a column as bias.reshape(-1, 1)."
 _CURES = "To add the array, pass c=array, beta=1.0; to write the result into it, pass out=array."
 
 
@@ -414,10 +413,6 @@ def product_request(  # noqa: PLR0917 — see _product
         vector = None if bias is None else inspect(bias, "bias", named, PRODUCTS)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
     if a.dtype.part is not None:
-        if vector is not None:
-            raise ArgumentError(
-                argument="bias", got=f"an array with dtype {a.dtype.name}", wanted="real elements", fix=_CURE_OF_BIAS
-            )
         if target is not None:
             refuse_conjugated(out, target, "out")
         arrays = (("a", first, a), ("b", first if second is None else second, b), ("c", c, z))

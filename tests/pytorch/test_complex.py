@@ -1,4 +1,4 @@
-"""Complex tensors on the host: lazily conjugated views as torch's operators make them."""
+"""Complex tensors on the host: lazily conjugated views as torch's operators make them, and derivatives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import matmill
+import matmill.torch as mt
 from matmill.dtypes import COMPLEX
-from matmill.errors import ArgumentError
+from matmill.errors import ArgumentError, DTypeError
 from matmill.settings import Executor
 from support.complex_product import excess
 
@@ -62,3 +63,81 @@ def test_nothing_is_written_to_conjugates() -> None:
     assert not out.any()
     assert matmill.matmul(a, a, out=out) is out
     assert excess(out.numpy(), a.numpy(), a.numpy()) <= 1
+
+
+CASES = {
+    "matrices": ((4, 3), (3, 5)),
+    "a shared b": ((2, 4, 3), (3, 5)),
+    "a shared a": ((4, 3), (2, 3, 2)),
+    "vectors": ((3,), (3,)),
+    "a row": ((3,), (3, 4)),
+    "a column": ((2, 4, 3), (3,)),
+}
+
+
+@pytest.mark.parametrize("view", ["plain", "conj", "columns"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_torchs(name: str, view: str) -> None:
+    def seen(x: Any) -> Any:
+        if view == "columns" and x.dim() > 1:
+            return x.mT.contiguous().mT
+        return x.conj() if view == "conj" else x
+
+    left, right = (random(i, *shape, dtype="complex128").requires_grad_() for i, shape in enumerate(CASES[name]))
+    assert torch.autograd.gradcheck(lambda a, b: mt.matmul(seen(a), seen(b)), (left, right), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda a, b: mt.matmul(seen(a), seen(b)), (left, right))
+    for way in (mt.matmul, torch.matmul):
+        way(seen(left), seen(right)).abs().sum().backward()
+    # Torch's came on top of the same.
+    assert left.grad is not None
+    own = [x.grad.clone() for x in (left, right)]
+    left.grad = right.grad = None
+    torch.matmul(seen(left), seen(right)).abs().sum().backward()
+    assert all(torch.allclose(both, 2 * x.grad) for both, x in zip(own, (left, right), strict=True))
+
+
+def test_gradients_of_the_other_functions() -> None:
+    e, f, bias = (random(i, *shape, dtype="complex128") for i, shape in enumerate(((3, 40), (40, 2), (2,))))
+    for x in (e, f, bias):
+        x.requires_grad_()
+    for function in (
+        mt.inner,
+        lambda e, f: mt.linear(e, f.mT.contiguous()),
+        lambda e, f: mt.addmm(bias, e, f, alpha=1j, beta=2 - 1j),
+        lambda e, _f: mt.gram(e.mT),
+    ):
+        assert torch.autograd.gradcheck(function, (e, f))
+    wide = mt.gram(e.detach())
+    assert torch.allclose(wide, e.detach().mH @ e.detach())
+
+
+@pytest.mark.parametrize("precision", [None, "tf32x3"])
+def test_vmap_and_compilers(precision: str | None) -> None:
+    a, b = random(0, 3, 4, 5, dtype="complex64"), random(1, 3, 5, 2, dtype="complex64")
+
+    def multiply(x: Any, y: Any) -> Any:
+        return mt.matmul(x, y.conj(), precision=precision)
+
+    expected = a @ b.conj()
+    assert torch.allclose(torch.vmap(multiply)(a, b), expected)
+    compiled = torch.compile(multiply, backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(a, b), expected)
+
+
+def test_operators_write_and_refuse() -> None:
+    a, b = random(0, 3, 4, dtype="complex64"), random(1, 4, 2, dtype="complex64")
+    out = torch.zeros(3, 2, dtype=torch.complex64)
+    assert mt.matmul(a.conj(), b, out=out) is out
+    assert torch.allclose(out, a.conj() @ b)
+    with pytest.raises(ArgumentError, match=r"out: got a lazily conjugated view"):
+        mt.matmul(a, b, out=out.conj())
+    for options, error in (
+        ({"bias": b[0]}, r"bias: got an array"),
+        ({"activation": "relu"}, r"activation: got 'relu'"),
+    ):
+        with pytest.raises(ArgumentError, match=error):
+            mt.matmul(a, b, **options)
+    with pytest.raises(DTypeError, match=r"x: got dtype complex64"):
+        mt.gram(a, alpha=2.0)
+    with pytest.raises(DTypeError, match=r"x: got dtype complex64"):
+        mt.transpose(a)

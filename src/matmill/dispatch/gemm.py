@@ -38,6 +38,13 @@ def _shape(request: Request) -> Shape:
     a, b = _factors(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    if request.bias is not None and a.dtype.part is not None:
+        raise ArgumentError(
+            argument="bias",
+            got=f"an array, for a product in {a.dtype.name}",
+            wanted="a bias of real elements",
+            fix="Pass it as c with beta=1.0, or add it to the result: both broadcast.",
+        )
     gemm_epilogue(request.bias, None, a.shape, b.shape)
     _check_added(request, shape)
     return shape
@@ -151,7 +158,7 @@ def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
     """Raise :class:`~matmill.errors.ArgumentError` unless tensor cores can multiply elements of ``dtype`` so."""
     does = "rounds to tf32" if precision == "tf32" else "splits into pieces"
     if dtype not in {F32, C64}:
-        got, wanted = f"dtype {dtype.name}", f"float32 or complex64 elements, which it {does}"
+        got, wanted = f"dtype {dtype.name}", f"float32 elements (or complex64), which it {does}"
     elif result is not dtype and precision in SPLIT_METHODS:
         got, wanted = f"out_dtype {result.name}", "float32 sums; wider ones are exact without it"
     else:
