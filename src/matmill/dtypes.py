@@ -96,15 +96,9 @@ COMPLEX: dict[str, DType] = {d.name: d for d in (C64, C128)}
 PRODUCTS: dict[str, DType] = {**ALL, **COMPLEX}
 #: Short names, as PTX and the literature write them.
 SHORT = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "i8": "int8",
-    "i32": "int32",
-    "c64": "complex64",
-    "c128": "complex128",
-}
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
 
 
 def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
@@ -224,7 +218,7 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
 def _cure(name: str, argument: str, conversion: str) -> str:
     """Return the advice for multiplying an array of an unsupported type without losing what it holds."""
     if name.startswith("complex"):
-        return f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
+        return f"Pass its parts: {argument}.real and {argument}.imag are real arrays."
     if _NARROW.fullmatch(name):
         return f"Convert it first: {conversion.format(argument, 'float32')}."
     exactly = ", which is exact up to 2**53" if "int" in name else ""

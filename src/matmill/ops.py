@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never, TypeAlias, TypeVar, overload
 
-from matmill.arrays import (
-    Operand,
-    inspect,
-    is_conjugated,
-    makes_results,
-    refuse_conjugated,
-    resolve_stream,
-    will_write,
-)
+from matmill.arrays import Operand, inspect, makes_results, resolve_stream, will_write
+from matmill.arrays.operand import is_conjugated, refuse_conjugated
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options

@@ -120,8 +120,8 @@ class Gemm:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: a multiply and an add per term."""
-        return 2 * self.batch * self.m * self.n * self.k
+        """Floating-point operations: a multiply and an add per term, four of each per complex one."""
+        return (2 if self.dtype.part is None else 8) * self.batch * self.m * self.n * self.k
 
     @cached_property
     def least_bytes(self) -> int:
@@ -248,7 +248,7 @@ class Geam:
 class ComplexCopy:
     """D = X, element by element, for ``batch`` matrices of complex elements, whose parts have the type ``dtype``.
 
-    Strides are in complex elements, (row, column) and from one matrix to the next. ``conjugate`` takes the conjugates
+    Strides are those of rows, columns and the batch, in complex elements. ``conjugate`` takes the conjugates
     of the elements, which are then multiplied by the call's scalar of the name ``scale``, ``"alpha"`` or ``"beta"``, if
     that is complex; a real one is left to the product.
 
@@ -257,18 +257,16 @@ class ComplexCopy:
     ``"columns"`` are (re, -im) and (im, re). ``negate`` changes the sign of what meets the imaginary part of the other
     factor.
 
-    >>> ComplexCopy(4, 6, F32, (6, 1), (12, 1), block="rows", second=6).least_bytes
+    >>> ComplexCopy(4, 6, F32, (6, 1, 24), (12, 1, 48), block="rows", second=6).least_bytes
     576
     """
 
     rows: int
     columns: int
     dtype: DType
-    x_strides: Strides
-    d_strides: Strides
+    x_strides: tuple[int, int, int]
+    d_strides: tuple[int, int, int]
     batch: int = 1
-    x_batch: int = 0
-    d_batch: int = 0
     block: str = ""
     second: int = 0
     conjugate: bool = False

@@ -19,7 +19,7 @@ from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.kernels.complex_copy import COMPLEX_COPY
 from matmill.launch import Pointer
-from matmill.lowering import lower_complex
+from matmill.lowering.complex import lower_complex
 from matmill.problem import ComplexCopy, Gemm
 from support.complex_product import excess, random
 from support.fake_gpu import DeviceArray, FakeGPU, Tensors
@@ -115,7 +115,7 @@ def test_copies_have_no_races_and_stay_within(rows: int, columns: int, block: st
     x = random(0, 2, columns, rows, dtype=kind).swapaxes(1, 2)
     d = np.full((2, wide * rows, columns), np.nan, kind)
     problem = ComplexCopy(
-        rows, columns, dtype, (1, rows), (wide * columns, 1), 2, rows * columns, wide * rows * columns,
+        rows, columns, dtype, (1, rows, rows * columns), (wide * columns, 1, wide * rows * columns), 2,
         block=block, second=columns if block else 0, conjugate=True, negate=negate, scale="alpha",
     )  # fmt: skip
     memory = Memory()

@@ -7,7 +7,7 @@ Only NumPy is imported. Arrays bring their attributes and protocol methods, and 
 from __future__ import annotations
 
 from matmill.arrays.host import host_array
-from matmill.arrays.operand import Operand, inspect, is_conjugated, refuse_conjugated
+from matmill.arrays.operand import Operand, inspect
 from matmill.arrays.overlap import mirrors, overlaps, self_overlap
 from matmill.arrays.results import ALLOCATE, Result, check_results, from_host, makes_results, will_write
 from matmill.arrays.streams import current_stream, resolve_stream
@@ -21,11 +21,9 @@ __all__ = [
     "from_host",
     "host_array",
     "inspect",
-    "is_conjugated",
     "makes_results",
     "mirrors",
     "overlaps",
-    "refuse_conjugated",
     "resolve_stream",
     "self_overlap",
     "will_write",

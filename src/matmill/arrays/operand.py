@@ -95,7 +95,7 @@ def is_conjugated(x: Any, operand: Operand) -> bool:
 
 
 def refuse_conjugated(x: Any, operand: Operand, argument: str) -> None:
-    """Raise :class:`~matmill.errors.ArgumentError` for an array of conjugates, to which nothing can be written."""
+    """Raise :class:`~matmill.errors.ArgumentError` for an array of conjugates, to which nothing is written."""
     if is_conjugated(x, operand):
         raise _refusal(argument, "a lazily conjugated view", "a tensor that holds its values", "resolve_conj")
 

@@ -13,16 +13,8 @@ from matmill.dispatch.activations import activate
 from matmill.dispatch.validate import Operation, Options, Request
 from matmill.dtypes import C64, F32, DType, result_type, summed
 from matmill.errors import ArgumentError, ShapeError, unknown_name
-from matmill.lowering import (
-    NARROW,
-    Shape,
-    SubProblem,
-    check_broadcast,
-    gemm_epilogue,
-    gemm_shape,
-    lower_complex,
-    lower_gemm,
-)
+from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
+from matmill.lowering.complex import lower_complex
 from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS
 
 #: Bytes of wider copies of 16-bit operands per BLAS call: much more than BLAS's own blocks, much less than memory.
@@ -99,29 +91,11 @@ def _check_added(request: Request, shape: Shape) -> None:
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Any], ...]:
     a, b = _factors(request)
     activation, _out_dtype, precision, batch_invariant, conjugates = request.options
-    if a.dtype.part is not None:
-        return lower_complex(
-            a,
-            b,
-            request.c,
-            d,
-            conjugates=conjugates,
-            complex_beta=isinstance(request.beta, complex),
-            skip_product=request.alpha == 0,
-            precision=precision,
-            batch_invariant=batch_invariant,
-        )
-    return lower_gemm(
-        a,
-        b,
-        request.c,
-        d,
-        skip_product=request.alpha == 0,
-        bias=request.bias,
-        activation=activation,
-        precision=precision,
-        batch_invariant=batch_invariant,
-    )
+    how: dict[str, Any] = {"skip_product": request.alpha == 0, "precision": precision}
+    how["batch_invariant"] = batch_invariant
+    if a.dtype.part is None:
+        return lower_gemm(a, b, request.c, d, bias=request.bias, activation=activation, **how)
+    return lower_complex(a, b, request.c, d, conjugates, complex_beta=isinstance(request.beta, complex), **how)
 
 
 def checked_options(

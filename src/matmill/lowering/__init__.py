@@ -7,7 +7,6 @@ Dimensions with regular strides in all operands collapse into one. Offsets that 
 from __future__ import annotations
 
 from matmill.lowering.axes import MOST_BATCHES, Offsets, Shape, SubProblem, check_broadcast
-from matmill.lowering.complex import lower_complex
 from matmill.lowering.gemm import NARROW, gemm_epilogue, gemm_shape, is_long, lower_gemm, split_batch
 from matmill.lowering.transpose import lower_transpose, many_small, transpose_shape
 
@@ -21,7 +20,6 @@ __all__ = [
     "gemm_epilogue",
     "gemm_shape",
     "is_long",
-    "lower_complex",
     "lower_gemm",
     "lower_transpose",
     "many_small",

@@ -8,14 +8,14 @@ contiguous is copied too. The transposed product exchanges the operands: the way
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from matmill.arrays import Operand
-from matmill.dtypes import DType
 from matmill.kernel import ceil_div
-from matmill.lowering.axes import NO_AXIS, Axis, Shape, Slot, SubProblem, broadcast_strides, collapse, grids
+from matmill.lowering.axes import NO_AXIS, Axis, Slot, SubProblem, broadcast_strides, collapse, grids
 from matmill.lowering.gemm import lower_gemm
 from matmill.problem import ComplexCopy
 
@@ -38,8 +38,7 @@ class _Matrix(NamedTuple):
 
     @property
     def transposed(self) -> _Matrix:
-        shape, strides = (_swapped(each) for each in (self.operand.shape, self.operand.strides))
-        return self._replace(operand=self.operand._replace(shape=shape, strides=strides))
+        return self._replace(operand=_transposed(self.operand))
 
     @property
     def contiguous(self) -> bool:
@@ -47,65 +46,52 @@ class _Matrix(NamedTuple):
         return self.operand.strides[-1] == 1 or self.operand.shape[-1] == 1
 
     @property
-    def size(self) -> int:
-        """The number of elements in memory."""
-        return prod(extent for extent, stride in zip(*self.operand[:2], strict=True) if stride)
-
-    @property
     def reals(self) -> Operand:
         """The matrix as one of real elements, with twice the columns."""
         *shape, columns = self.operand.shape
         strides = (*(2 * stride for stride in self.operand.strides[:-1]), 1)
-        return self.operand._replace(shape=(*shape, 2 * columns), strides=strides, dtype=_part(self.operand.dtype))
+        part = self.operand.dtype.part or self.operand.dtype
+        return self.operand._replace(shape=(*shape, 2 * columns), strides=strides, dtype=part)
 
-    @property
-    def once(self) -> _Matrix:
-        """The matrix without repetitions along the batch."""
-        *batch, rows, columns = self.operand.shape
-        extents = (extent if stride else 1 for extent, stride in zip(batch, self.operand.strides, strict=False))
-        return self._replace(operand=self.operand._replace(shape=(*extents, rows, columns)))
+    def at(self) -> Slot:
+        """Return where a plan finds the matrix."""
+        return self.slot, self.operand.address - _FIRST if self.slot == _WORKSPACE else 0
 
-    def at(self, workspace: int) -> Slot:
-        """Return where a plan finds the matrix; copies are in the workspace, from byte ``workspace`` on."""
-        return self.slot, self.operand.address - workspace if self.slot == _WORKSPACE else 0
+    def is_copied(self, *, complex_beta: bool) -> bool:
+        """Tell whether the matrix is copied where it is not the expanded one."""
+        return not self.contiguous or (self.slot == _C and (self.conjugate or complex_beta))
+
+
+#: The two operands, of which the second is expanded, C and D.
+_Way: TypeAlias = tuple[_Matrix, _Matrix, "_Matrix | None", _Matrix]
 
 
 @dataclass
-class _Product:
-    """A product, its copies in the workspace, and their bytes until now."""
+class _Copies:
+    """Copies in the workspace: the stages that write them, and their bytes until now."""
 
-    a: _Matrix
-    b: _Matrix
-    c: _Matrix | None
-    d: _Matrix
+    stages: list[SubProblem[ComplexCopy]] = field(default_factory=list)
     nbytes: int = 0
 
-    @property
-    def transposed(self) -> _Product:
-        c = None if self.c is None else self.c.transposed
-        return _Product(self.b.transposed, self.a.transposed, c, self.d.transposed)
-
-    def cost(self, *, scaled: bool) -> int:
-        """Count the bytes that copies move, and launches as bytes; of the expanded one, its later reading too."""
-        copied = [self.a, self.d, *([self.c] if self.c is not None else [])]
-        sizes = [one.size for one in copied if self.copies(one, scaled=scaled)]
-        moved = (4 * self.b.size + 2 * sum(sizes)) * self.b.operand.dtype.itemsize
-        return moved + _LAUNCH * len(sizes)
-
-    def copies(self, one: _Matrix, *, scaled: bool) -> bool:
-        """Tell whether a matrix that is not expanded is copied; ``scaled`` tells of a complex beta."""
-        return not one.contiguous or (one.slot == _C and (one.conjugate or scaled))
-
-    def room(self, like: _Matrix, *, wide: int = 1) -> _Matrix:
-        """Reserve a copy of a matrix, with ``wide`` rows for each."""
-        *batch, rows, columns = like.operand.shape
-        size = like.operand.dtype.itemsize
+    def room(self, like: Operand, *, wide: int = 1) -> _Matrix:
+        """Reserve a matrix with ``wide`` rows for each of another one."""
+        *batch, rows, columns = like.shape
+        size = like.dtype.itemsize
         pitch = ceil_div(columns * size, _ROW) * _ROW // size
         shape = (*batch, wide * rows, columns)
         strides = (*(prod(shape[at:-1]) * pitch for at in range(1, len(shape))), 1)
         address = _FIRST + self.nbytes
         self.nbytes += ceil_div(prod(shape[:-1]) * pitch * size, _COPY) * _COPY
-        return _Matrix(like.operand._replace(shape=shape, strides=strides, address=address, owner=None), _WORKSPACE)
+        return _Matrix(like._replace(shape=shape, strides=strides, address=address, owner=None), _WORKSPACE)
+
+    def add(self, source: _Matrix, *, block: str = "", **how: Any) -> _Matrix:
+        """Copy a matrix, once where it is repeated along the batch, and return its copy."""
+        *batch, rows, columns = source.operand.shape
+        extents = (extent if stride else 1 for extent, stride in zip(batch, source.operand.strides, strict=False))
+        once = source._replace(operand=source.operand._replace(shape=(*extents, rows, columns)))
+        target = self.room(once.operand, wide=2 if block else 1)
+        self.stages += _stages(once, target, block=block, **how)
+        return target
 
 
 def lower_complex(
@@ -113,119 +99,105 @@ def lower_complex(
     b: Operand,
     c: Operand | None,
     d: Operand,
-    *,
     conjugates: str = "",
+    *,
     complex_beta: bool = False,
     skip_product: bool = False,
-    precision: str = "default",
-    batch_invariant: bool = False,
+    **how: Any,
 ) -> tuple[SubProblem[Any], ...]:
-    """Return the copies and the problems that compute D = alpha * A @ B + beta * C, as ``lower_gemm`` does.
+    """Return the copies and the problems that compute D = alpha * A @ B + beta * C, as :func:`lower_gemm` does.
 
     ``conjugates`` names the operands whose conjugates are meant, such as ``"a"`` or ``"bc"``. A ``complex_beta`` is
-    multiplied into a copy of C, a complex alpha into the expanded operand.
+    multiplied into a copy of C, a complex alpha into the expanded operand. ``how`` are options of :func:`lower_gemm`.
     """
     if not all(d.shape):
         return ()
-    lacks = [-2] * (len(a.shape) == 1) + [-1] * (len(b.shape) == 1)
-    product = _Product(
-        _matrix(a, _A, lacks[:1] if len(a.shape) == 1 else (), "a" in conjugates),
-        _matrix(b, _B, lacks[-1:] if len(b.shape) == 1 else (), "b" in conjugates),
-        None if c is None else _matrix(_broadcast(c, d.shape), _C, lacks, "c" in conjugates),
-        _matrix(d, _D, lacks),
-    )
-    # Rows of a batch-invariant product stay rows.
-    ways = (product,) if batch_invariant else (product, product.transposed)
-    product = min(ways, key=lambda way: way.cost(scaled=complex_beta))
-    reads = not skip_product and a.shape[-1] > 0
-    before: list[SubProblem[Any]] = []
-    left = product.a
-    if reads and not left.contiguous:
-        left = product.room(product.a.once)
-        before += _copies(product.a.once, left)
-    added = product.c
-    if added is not None and product.copies(added, scaled=complex_beta):
-        once = added.once
-        added = product.room(once)
-        before += _copies(once, added, conjugate=once.conjugate, scale="beta")
-    target = product.d if product.d.contiguous else product.room(product.d)
-    once = product.b.once
-    along = abs(once.operand.strides[-1]) > abs(once.operand.strides[-2])  # rows of blocks are in columns then
-    once = once.transposed if along else once
-    right = product.room(once, wide=2)
-    if reads:
-        sign = {"conjugate": product.b.conjugate, "negate": product.a.conjugate}
-        before += _copies(once, right, block="columns" if along else "rows", scale="alpha", **sign)
-    expanded = right.reals
-    if along:
-        expanded = expanded._replace(shape=_swapped(expanded.shape), strides=_swapped(expanded.strides))
-    stages = lower_gemm(
-        left.reals,
-        expanded,
-        None if added is None else added.reals,
-        target.reals,
-        skip_product=skip_product,
-        precision=precision,
-        batch_invariant=batch_invariant,
-    )
-    where = (left, right, added or target, target)
-    after = [] if target is product.d else _copies(target, product.d)
-    reserved = _WORKSPACE, product.nbytes
-    multiplied = [replace(one, slots=tuple(each.at(_FIRST) for each in where)) for one in stages]
-    return tuple(replace(one, slots=(*one.slots, reserved)) for one in (*before, *multiplied, *after))
+    row, column = [-2] * (len(a.shape) == 1), [-1] * (len(b.shape) == 1)
+    left, right = _matrix(a, _A, row, conjugates), _matrix(b, _B, column, conjugates)
+    added = None
+    if c is not None:
+        strides = broadcast_strides(c.shape, c.strides, len(d.shape))
+        added = _matrix(c._replace(shape=d.shape, strides=strides), _C, row + column, conjugates)
+    result = _matrix(d, _D, row + column)
+    ways: list[_Way] = [(left, right, added, result)]
+    if not how.get("batch_invariant"):  # rows of which stay rows
+        ways.append((right.transposed, left.transposed, added and added.transposed, result.transposed))
+    left, right, added, result = min(ways, key=lambda way: _cost(way, complex_beta=complex_beta))
+    copies = _Copies()
+    if added is not None and added.is_copied(complex_beta=complex_beta):
+        added = copies.add(added, conjugate=added.conjugate, scale="beta")
+    factors = left.reals, right.reals
+    if not skip_product and a.shape[-1] > 0:
+        signs = {"conjugate": right.conjugate, "negate": left.conjugate}
+        left = left if left.contiguous else copies.add(left)
+        # Blocks are stored along the shorter stride.
+        if abs(right.operand.strides[-1]) > abs(right.operand.strides[-2]):
+            right = copies.add(right.transposed, block="columns", scale="alpha", **signs)
+            factors = left.reals, _transposed(right.reals)
+        else:
+            right = copies.add(right, block="rows", scale="alpha", **signs)
+            factors = left.reals, right.reals
+    target = result if result.contiguous else copies.room(result.operand)
+    sums = None if added is None else added.reals
+    slots = tuple(one.at() for one in (left, right, added or target, target))
+    products = lower_gemm(*factors, sums, target.reals, skip_product=skip_product, **how)
+    multiplied = [replace(one, slots=slots) for one in products]
+    after = [] if target is result else _stages(target, result)
+    reserved = _WORKSPACE, copies.nbytes
+    stages: list[SubProblem[Any]] = [*copies.stages, *multiplied, *after]
+    return tuple(replace(one, slots=(*one.slots, reserved)) for one in stages)
 
 
-def _copies(source: _Matrix, target: _Matrix, *, block: str = "", **how: Any) -> list[SubProblem[ComplexCopy]]:
+def _cost(way: _Way, *, complex_beta: bool) -> int:
+    """Count the bytes that copies move, and launches as bytes; of the expanded one, its later reading too."""
+    left, expanded, added, result = way
+    copied = [one for one in (left, added, result) if one is not None and one.is_copied(complex_beta=complex_beta)]
+    moved = 4 * _nbytes(expanded.operand) + sum(2 * _nbytes(one.operand) for one in copied)
+    return moved + _LAUNCH * len(copied)
+
+
+def _nbytes(x: Operand) -> int:
+    """Count the bytes of an operand in memory, of what is repeated only once."""
+    return x.dtype.itemsize * prod(extent for extent, stride in zip(x.shape, x.strides, strict=True) if stride)
+
+
+def _stages(source: _Matrix, target: _Matrix, *, block: str = "", **how: Any) -> list[SubProblem[ComplexCopy]]:
     """Return the copies of ``source`` to ``target``, which has twice the rows where there are blocks."""
-    x, d, wide = source.operand, target.operand, 2 if block else 1
-    row = d.strides[-2]
-    steps = (*d.strides[:-2], wide * row)
-    outer = [
-        Axis(extent, (stride, 0, 0, step))
-        for extent, stride, step in zip(x.shape[:-1], x.strides[:-1], steps, strict=True)
-    ]
+    x, d, second = source.operand, target.operand, target.operand.strides[-2]
+    steps = (*d.strides[:-2], second * (2 if block else 1))
+    outer = [Axis(n, (a, 0, 0, b)) for n, a, b in zip(x.shape[:-1], x.strides[:-1], steps, strict=True)]
     *batch, rows = collapse(outer) or [NO_AXIS]
-    sizes = (x.dtype.itemsize, 0, 0, d.dtype.itemsize)
-    first, last = source.at(_FIRST), target.at(_FIRST)
+    size, (first, last) = x.dtype.itemsize, (one.at() for one in (source, target))
     return [
         SubProblem(
             ComplexCopy(
-                rows=rows.extent,
-                columns=x.shape[-1],
-                dtype=_part(x.dtype),
-                x_strides=(rows.strides[0], x.strides[-1]),
-                d_strides=(rows.strides[3], d.strides[-1]),
-                batch=axis.extent,
-                x_batch=axis.strides[0],
-                d_batch=axis.strides[3],
-                block=block,
-                second=row if block else 0,
+                rows.extent,
+                x.shape[-1],
+                x.dtype.part or x.dtype,
+                (rows.strides[0], x.strides[-1], axis.strides[0]),
+                (rows.strides[3], d.strides[-1], axis.strides[3]),
+                axis.extent,
+                block,
+                second if block else 0,
                 **how,
             ),
             offsets,
             (first, first, first, last),
         )
-        for axis, offsets in grids(batch, sizes)
+        for axis, offsets in grids(batch, (size, 0, 0, size))
     ]
 
 
-def _matrix(x: Operand, slot: int, lacks: list[int] | tuple[int, ...], conjugate: bool = False) -> _Matrix:  # noqa: FBT001, FBT002
+def _matrix(x: Operand, slot: int, lacks: Sequence[int], conjugates: str = "") -> _Matrix:
     """Return an operand with the axes of extent 1 that vectors lack."""
     shape, strides = list(x.shape), list(x.strides)
     for at in lacks:
         where = len(shape) + at + 1
         shape.insert(where, 1)
         strides.insert(where, 0)
-    return _Matrix(x._replace(shape=tuple(shape), strides=tuple(strides)), slot, conjugate)
+    return _Matrix(x._replace(shape=tuple(shape), strides=tuple(strides)), slot, "abcd"[slot] in conjugates)
 
 
-def _broadcast(x: Operand, shape: Shape) -> Operand:
-    return x._replace(shape=shape, strides=broadcast_strides(x.shape, x.strides, len(shape)))
-
-
-def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
-    return (*extents[:-2], extents[-1], extents[-2])
-
-
-def _part(dtype: DType) -> DType:
-    return dtype.part or dtype
+def _transposed(x: Operand) -> Operand:
+    shape, strides = ((*each[:-2], each[-1], each[-2]) for each in (x.shape, x.strides))
+    return x._replace(shape=shape, strides=strides)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from matmill import ops
-from matmill.arrays import inspect, refuse_conjugated, will_write
+from matmill.arrays import inspect, will_write
+from matmill.arrays.operand import refuse_conjugated
 from matmill.dtypes import PRODUCTS
 from matmill.errors import ArgumentError
 from matmill.torch import gradients, host

@@ -6,9 +6,8 @@ bytes. The operands' alpha and beta are the real and the imaginary part of the f
 
 from __future__ import annotations
 
-from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always, ceil_div
 from matmill.kernels.complex_copy.cost import explain
 from matmill.launch import Argument
 from matmill.parameters import Parameters
@@ -18,6 +17,15 @@ from matmill.problem import ComplexCopy
 _WIDEST = 4
 _CONFIG = Config.of(THREADS=256, EACH=4)
 _BLOCKS = ("", "rows", "columns")
+_INDICES = ("rows", "columns", "x_row", "x_column", "x_batch", "d_row", "d_column", "d_batch", "second")
+_PARAMETERS = Parameters.of(
+    X="const Scalar*",
+    D="Scalar*",
+    **dict.fromkeys(_INDICES, "Index"),
+    **dict.fromkeys(("shift", "block", "conjugate", "negate"), "int"),
+    scale_re="Acc",
+    scale_im="Acc",
+)
 
 
 def _shift(problem: ComplexCopy) -> int:
@@ -31,20 +39,12 @@ def _geometry(problem: ComplexCopy, config: Config) -> Geometry:
 
 
 def _arguments(problem: ComplexCopy, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    (x_row, x_column), (d_row, d_column) = problem.x_strides, problem.d_strides
+    indices = (problem.rows, problem.columns, *problem.x_strides, *problem.d_strides, problem.second)
     return _PARAMETERS.pack(
         problem.dtype,
         X=operands.a,
         D=operands.d,
-        rows=problem.rows,
-        columns=problem.columns,
-        x_row=x_row,
-        x_column=x_column,
-        x_batch=problem.x_batch,
-        d_row=d_row,
-        d_column=d_column,
-        d_batch=problem.d_batch,
-        second=problem.second,
+        **dict(zip(_INDICES, indices, strict=True)),
         shift=_shift(problem),
         block=_BLOCKS.index(problem.block),
         conjugate=int(problem.conjugate),
@@ -54,37 +54,9 @@ def _arguments(problem: ComplexCopy, _config: Config, operands: GemmOperands) ->
     )
 
 
-def _why_not(_problem: ComplexCopy, _config: Config, arch: Arch) -> str | None:
-    return None if arch.compiles else f"{arch.title} is older than the compiler"
-
-
-_STRIDES = ("x_row", "x_column", "x_batch", "d_row", "d_column", "d_batch", "second")
-_PARAMETERS = Parameters.of(
-    X="const Scalar*",
-    D="Scalar*",
-    rows="Index",
-    columns="Index",
-    **dict.fromkeys(_STRIDES, "Index"),
-    **dict.fromkeys(("shift", "block", "conjugate", "negate"), "int"),
-    scale_re="Acc",
-    scale_im="Acc",
-)
 COMPLEX_COPY: Kernel[ComplexCopy] = Kernel(
-    entry="complex_copy",
-    package=__name__,
-    config=_CONFIG,
-    geometry=_geometry,
-    arguments=_arguments,
-    why_not_config=_why_not,
-    pdl=True,
-    parameters=_PARAMETERS,
+    "complex_copy", __name__, _CONFIG, _geometry, _arguments, always, pdl=True, parameters=_PARAMETERS
 )
-
-
-def _always(_problem: ComplexCopy, _arch: Arch) -> Config:
-    return _CONFIG
-
-
 PRODUCTION: Production[ComplexCopy] = Production(
-    COMPLEX_COPY, lambda _problem, _arch: (_CONFIG,), explain, general=_always
+    COMPLEX_COPY, lambda _problem, _arch: (_CONFIG,), explain, general=lambda _problem, _arch: _CONFIG
 )
