@@ -18,8 +18,8 @@ from matmill.covering import covering
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
-from matmill.problem import Geam, Gemm
-from matmill.registry import IN_SLICES, PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.problem import ComplexCopy, Geam, Gemm
+from matmill.registry import COMPLEX_COPIES, IN_SLICES, PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
@@ -205,7 +205,11 @@ def stages_seconds(stages: Sequence[SubProblem[Any]], arch: Arch) -> float:
 def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
     """Choose the kernel for a stage of any operation."""
     problem = stage.problem
-    return choose_transpose_add(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
+    if isinstance(problem, Gemm):
+        return choose(problem, arch)
+    if isinstance(problem, Geam):
+        return choose_transpose_add(problem, arch)
+    return choose_from(entries(problem), problem, arch)
 
 
 def choose_usable(
@@ -217,7 +221,7 @@ def choose_usable(
     """
     choices: list[Choice[Any]] = []
     with suppress(IllegalConfigError):
-        tiles = None if isinstance(problem, Geam) else covering(problem, arch)
+        tiles = covering(problem, arch) if isinstance(problem, Gemm) else None
         choices.append(choose_from(entries(problem), problem, arch, tiles, usable=usable))
     if not choices or choices[0].predicted_seconds > enough:
         general = choose_general(problem, arch)
@@ -240,6 +244,8 @@ def entries(problem: Any) -> Sequence[Production[Any]]:
     """Return the kernels that may run a problem."""
     if isinstance(problem, Geam):
         return TRANSPOSE_ADD_KERNELS
+    if isinstance(problem, ComplexCopy):
+        return COMPLEX_COPIES
     return IN_SLICES if problem.slice_k else PRODUCTION
 
 

@@ -1,7 +1,7 @@
 """The element types that matmill computes with: one table for arrays, sources and error bounds.
 
-``ELEMENTWISE`` has the types of arrays, ``ALL`` those of products. ``DTYPES`` are summed in their own type; the other,
-16-bit types of products are summed in float32.
+``ELEMENTWISE`` has the types of real arrays, ``ALL`` those of real products, ``PRODUCTS`` complex ones too. ``DTYPES``
+are summed in their own type; the other, 16-bit types of products are summed in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class DType:
     """One element type: its name, NumPy type, C++ spelling, size in bytes, unit roundoff, smallest normal number.
 
     ``wider`` is the type that products are summed in, if it is another one. ``header`` is the file in ``include/`` that
-    defines the C++ type, if it is not built in.
+    defines the C++ type, if it is not built in. ``part`` is the type of real and imaginary parts of a complex type.
     """
 
     name: str
@@ -32,6 +32,7 @@ class DType:
     tiny: float
     wider: DType | None = None
     header: str = ""
+    part: DType | None = None
 
     @property
     def accumulator(self) -> DType:
@@ -71,6 +72,11 @@ F32_IN_F64 = DType(
     "float32 in float64", F32.numpy, "matmill::Single", 4, F32.roundoff, F32.tiny, F64, "matmill/dtype/single.cuh"
 )
 
+# Kernels multiply the parts: no kernel's source names a complex type.
+C64 = DType("complex64", np.dtype(np.complex64), "", 8, F32.roundoff, F32.tiny, part=F32)
+C128 = DType("complex128", np.dtype(np.complex128), "", 16, F64.roundoff, F64.tiny, part=F64)
+_C64_IN_C128 = DType("complex64 in complex128", C64.numpy, "", 8, F32.roundoff, F32.tiny, C128, part=F32)
+
 _UNSIGNED = DType("uint32", np.dtype(np.uint32), "unsigned", 4, 0.0, 0.0)
 # Integer sums wrap around. C++ defines that for unsigned numbers only.
 I8 = DType("int8", np.dtype(np.int8), "signed char", 1, 0.0, 0.0, _UNSIGNED)
@@ -86,8 +92,13 @@ BITS: dict[int, DType] = {
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
+COMPLEX: dict[str, DType] = {d.name: d for d in (C64, C128)}
+PRODUCTS: dict[str, DType] = {**ALL, **COMPLEX}
 #: Short names, as PTX and the literature write them.
-SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32"}
+SHORT = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
 
 
 def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
@@ -147,9 +158,9 @@ def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") ->
     # torch's dtypes have only this name; np.dtype takes JAX's scalar types as it takes NumPy's own.
     name = str(out_dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
-    if name not in ALL:
+    if name not in PRODUCTS:
         try:
-            name = of_numpy(np.dtype(out_dtype), argument).name  # type: ignore[call-overload] # any object at all
+            name = of_numpy(np.dtype(out_dtype), argument, PRODUCTS).name  # type: ignore[call-overload] # any object at all
         except TypeError as error:
             if isinstance(error, DTypeError):
                 raise
@@ -173,7 +184,7 @@ def widest(dtype: DType) -> DType | None:
     >>> widest(F16).name, widest(F32).name, widest(F64)
     ('float32', 'float64', None)
     """
-    return F64 if dtype is F32 else dtype.wider
+    return {F32: F64, C64: C128}.get(dtype, dtype.wider)
 
 
 def summed(dtype: DType, result: DType) -> DType:
@@ -182,7 +193,7 @@ def summed(dtype: DType, result: DType) -> DType:
     >>> summed(F32, F64).accumulator.name, summed(F32, F32).accumulator.name, summed(F16, F32).name
     ('float64', 'float32', 'float16')
     """
-    return F32_IN_F64 if dtype is F32 and result is F64 else dtype
+    return {(F32, F64): F32_IN_F64, (C64, C128): _C64_IN_C128}.get((dtype, result), dtype)
 
 
 def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, conversion: str = BY_ASTYPE) -> DType:
@@ -207,7 +218,7 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
 def _cure(name: str, argument: str, conversion: str) -> str:
     """Return the advice for multiplying an array of an unsupported type without losing what it holds."""
     if name.startswith("complex"):
-        return f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
+        return f"Pass its parts: {argument}.real and {argument}.imag are real arrays."
     if _NARROW.fullmatch(name):
         return f"Convert it first: {conversion.format(argument, 'float32')}."
     exactly = ", which is exact up to 2**53" if "int" in name else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Never, TypeAlias, TypeVar, overload
 
 from matmill.arrays import Operand, inspect, makes_results, resolve_stream, will_write
+from matmill.arrays.operand import is_conjugated, refuse_conjugated
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
@@ -17,10 +18,10 @@ from matmill.dispatch.validate import (
     Request,
     check_apart,
     check_callable,
+    complex_scalar,
     out_of_memory,
-    scalar,
 )
-from matmill.dtypes import ALL
+from matmill.dtypes import PRODUCTS
 from matmill.errors import ArgumentError
 from matmill.settings import Executor
 
@@ -40,8 +41,8 @@ def matmul(
     /,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     out_dtype: None = None,
@@ -60,8 +61,8 @@ def matmul(
     /,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     out_dtype: object,
@@ -79,8 +80,8 @@ def matmul(
     /,
     *misplaced: Never,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     out_dtype: object = None,
@@ -90,7 +91,9 @@ def matmul(
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """Return ``activation(alpha * (a @ b) + beta * c + bias)`` of float32, float64, float16 or bfloat16.
+    """Return ``activation(alpha * (a @ b) + beta * c + bias)`` of real (16 to 64 bits) or complex elements.
+
+    They are float32, float64, float16, bfloat16, complex64 or complex128.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
@@ -108,6 +111,11 @@ def matmul(
     name, or a dtype object of NumPy, torch, CuPy or JAX). float32 elements with ``out_dtype="float64"`` are multiplied
     exactly and summed in float64. ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no tensor cores
     for bfloat16, and take only products of at most 128 rows and columns in it.
+
+    Complex products are computed by the kernels of their parts, with the same ``precision``, ``batch_invariant`` and
+    ``out_dtype``; ``alpha`` and ``beta`` may be complex. torch's lazy conjugates (``x.conj()``, ``x.mH``) are read as
+    they are, ``c`` too, but are no ``out``. There is neither bias nor activation; a row as ``c`` broadcasts. A Gram
+    matrix is symmetric, or with the conjugate Hermitian, up to its rounding.
 
     ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
     of k are promoted to a separate float32 sum. For float32 and float64 it changes nothing. ``precision="tf32"`` rounds
@@ -173,8 +181,8 @@ def inner(
     f: Any = None,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     out_dtype: None = None,
     out: Any = None,
     stream: object = None,
@@ -189,8 +197,8 @@ def inner(
     f: Any = None,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     out_dtype: object,
     out: Any = None,
     stream: object = None,
@@ -204,8 +212,8 @@ def inner(
     f: Any = None,
     *misplaced: Never,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     out_dtype: object = None,
     out: Any = None,
     stream: object = None,
@@ -215,20 +223,20 @@ def inner(
     """Return ``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
 
     ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
-    result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
-    summed in float32, and the result is rounded once. ``out_dtype`` is as in :func:`matmul`: ``"float64"`` sums float32
+    result's shape. Element types are those of :func:`matmul`. 16-bit terms and the scalars are multiplied and summed in
+    float32, and the result is rounded once. ``out_dtype`` is as in :func:`matmul`: ``"float64"`` sums float32
     elements in float64, where their products are exact, as covariances of numbers far from zero need.
 
-    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``, or no ``f`` at all), the result is symmetric to
-    the bit, and where k is long each element is read from memory once. The same arguments on the same GPU give the same
-    bits in every run; NaN and infinities come out as from NumPy's ``@``.
+    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``, or no ``f`` at all, also of complex elements), the
+    result of real ones is symmetric to the bit, and where k is long each element is read from memory once. The same
+    arguments on the same GPU give the same bits in every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
     :func:`matmul`, which computes products of any shape, and those of these shapes by the same kernels.
 
     Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: chunks of k are copied
     through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is called for
-    each. ``out`` is written once, at the end. With ``out_dtype`` the arrays are not copied in chunks, and must fit.
+    each. ``out`` is written once, at the end. With ``out_dtype``, and complex, arrays are copied whole and must fit.
 
     Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
     else :func:`matmul` raises, before anything is written.
@@ -344,8 +352,8 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     first: Any,
     second: Any,
     c: Any,
-    alpha: float,
-    beta: float | None,
+    alpha: complex,
+    beta: complex | None,
     out: Any,
     stream: object,
     executor: str | None,
@@ -377,26 +385,32 @@ def product_request(  # noqa: PLR0917 — see _product
     first: Any,
     second: Any,
     c: Any,
-    alpha: float,
-    beta: float,
+    alpha: complex,
+    beta: complex,
     out: Any,
     named: int | None,
     epilogue: _EpilogueOptions | None,
 ) -> Request:
     """Return the request of a product; ``named`` is the handle of the stream that the call names, if any."""
-    a = inspect(first, operation.first, named, ALL)
-    b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, ALL)
-    z = None if c is None else inspect(c, "c", named, ALL)
-    target = None if out is None else inspect(out, "out", named, ALL)
+    a = inspect(first, operation.first, named, PRODUCTS)
+    b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, PRODUCTS)
+    z = None if c is None else inspect(c, "c", named, PRODUCTS)
+    target = None if out is None else inspect(out, "out", named, PRODUCTS)
     if type(alpha) is not float:
-        alpha = scalar(alpha, "alpha")
+        alpha = complex_scalar(alpha, "alpha", a.dtype)
     if type(beta) is not float:
-        beta = scalar(beta, "beta")
+        beta = complex_scalar(beta, "beta", a.dtype)
     vector, options = None, NO_OPTIONS
     if epilogue is not None:
         bias, activation, out_dtype, precision, batch_invariant = epilogue
-        vector = None if bias is None else inspect(bias, "bias", named, ALL)
+        vector = None if bias is None else inspect(bias, "bias", named, PRODUCTS)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
+    if a.dtype.part is not None:
+        if target is not None:
+            refuse_conjugated(out, target, "out")
+        arrays = (("a", first, a), ("b", first if second is None else second, b), ("c", c, z))
+        lazy = "".join(name for name, x, operand in arrays if operand is not None and is_conjugated(x, operand))
+        options = options._replace(conjugates=lazy) if lazy else options
     like, home = result_owner(first, a, second, b)
     return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
 

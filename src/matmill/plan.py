@@ -22,6 +22,7 @@ from matmill.kernel import GemmOperands, Kernel, P, Program
 from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
+from matmill.problem import ComplexCopy
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import StreamBuffers, scratch
 
@@ -69,8 +70,8 @@ class Ready(Generic[P]):
 
     @property
     def workspace(self) -> int:
-        """Bytes of workspace that the stage needs at each of its offsets."""
-        return self.choice.kernel.workspace(self.problem)
+        """Bytes of workspace that the stage needs at each of its offsets, those of other stages included."""
+        return self.stage.reserved + self.choice.kernel.workspace(self.problem)
 
     @property
     def counts(self) -> bool:
@@ -83,10 +84,24 @@ class Ready(Generic[P]):
         return self.launches(_NOWHERE)
 
     def launches(
-        self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
+        self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: complex = 1.0, beta: complex = 0.0
     ) -> tuple[Launch, ...]:
-        """Return the launches for the stage at ``offsets`` bytes from the matrices' addresses, in execution order."""
-        return self.choice.kernel.launches(self.problem, _operands(addresses, offsets, alpha, beta))
+        """Return the launches for the stage at ``offsets`` bytes from the matrices' addresses, in execution order.
+
+        A complex scalar is a factor of copies, and no product's.
+        """
+        alpha, beta = _scalars(self.problem, alpha, beta)
+        a, b, c, d, workspace, counter, bias = self.stage.own_addresses(addresses)
+        bound = _operands((a, b, c, d, workspace, counter, bias), offsets, alpha, beta)
+        return self.choice.kernel.launches(self.problem, bound)
+
+
+def _scalars(problem: Any, alpha: complex, beta: complex) -> tuple[float, float]:
+    """Return a stage's own scalars: those of the call, or the parts of the one that a copy multiplies by."""
+    if isinstance(problem, ComplexCopy):
+        factor = {"alpha": alpha, "beta": beta}.get(problem.scale, 1.0)
+        return factor.real, factor.imag
+    return (1.0 if isinstance(alpha, complex) else alpha), (1.0 if isinstance(beta, complex) else beta)
 
 
 def _operands(
@@ -183,14 +198,14 @@ class _LoadedStage:
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
         self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, ready.unbound, strict=True))
-        self._at_once = ready.stage.offsets.only_origin
+        self._at_once = ready.stage.offsets.only_origin and not ready.stage.slots
 
     @property
     def once(self) -> bool:
-        """True if the stage is one launch, with all offsets 0."""
+        """True if the stage is one launch, with all offsets 0 and every operand in its own slot."""
         return len(self._kernels) == 1 and self._at_once
 
-    def bound(self, alpha: float, beta: float) -> _Bound:
+    def bound(self, alpha: complex, beta: complex) -> _Bound:
         """Return a frame with these scalars."""
         ready = self._ready
         launches = ready.unbound if (alpha, beta) == (1, 0) else ready.launches(_NOWHERE, alpha=alpha, beta=beta)
@@ -199,7 +214,7 @@ class _LoadedStage:
         return frame.bind, None if self._at_once else self._at_offsets, calls
 
     def _at_offsets(self, addresses: Addresses) -> Iterator[Addresses]:
-        a, b, c, d, workspace, counter, bias = addresses
+        a, b, c, d, workspace, counter, bias = self._ready.stage.own_addresses(addresses)
         for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter, bias
 
@@ -227,9 +242,9 @@ class Plan:
         self.stream_buffers = _buffers_by_stream(gpu, self.workspace) if any(one.counts for one in ready) else _nothing
         self._gpu = gpu
         self._steps = tuple(_LoadedStage(gpu, one) for one in ready)
-        self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
+        self._latest: tuple[complex, complex, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
 
-    def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
+    def run(self, addresses: Addresses, alpha: complex, beta: complex, stream: int) -> None:
         """Enqueue the launches on a stream and return without waiting; several threads may do so at a time.
 
         Later work on the same stream may reuse the workspace.
@@ -240,7 +255,7 @@ class Plan:
             self._latest = (alpha, beta, enqueue)  # one assignment, so that two threads cannot mix theirs
         enqueue(addresses, stream)
 
-    def bound(self, alpha: float, beta: float) -> Enqueue:
+    def bound(self, alpha: complex, beta: complex) -> Enqueue:
         """Return :meth:`run` for these scalars, which it then need not compare."""
         tidy, steps = self._gpu.tidy, self._steps
         if len(steps) == 1 and steps[0].once:

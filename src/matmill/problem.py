@@ -120,8 +120,8 @@ class Gemm:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: a multiply and an add per term."""
-        return 2 * self.batch * self.m * self.n * self.k
+        """Floating-point operations: a multiply and an add per term, four of each per complex one."""
+        return (2 if self.dtype.part is None else 8) * self.batch * self.m * self.n * self.k
 
     @cached_property
     def least_bytes(self) -> int:
@@ -242,3 +242,42 @@ class Geam:
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""
         return f"{times}{self.m}x{self.n} {self.dtype.name}"
+
+
+@dataclass(frozen=True)
+class ComplexCopy:
+    """D = X, element by element, for ``batch`` matrices of complex elements, whose parts have the type ``dtype``.
+
+    Strides are those of rows, columns and the batch, in complex elements. ``conjugate`` takes the conjugates
+    of the elements, which are then multiplied by the call's scalar of the name ``scale``, ``"alpha"`` or ``"beta"``, if
+    that is complex; a real one is left to the product.
+
+    With ``block`` each element x = (re, im) becomes a 2 x 2 block of reals: its first row is where the element would
+    be, its second one ``second`` complex elements behind. The rows of ``"rows"`` are (re, im) and (-im, re), those of
+    ``"columns"`` are (re, -im) and (im, re). ``negate`` changes the sign of what meets the imaginary part of the other
+    factor.
+
+    >>> ComplexCopy(4, 6, F32, (6, 1, 24), (12, 1, 48), block="rows", second=6).least_bytes
+    576
+    """
+
+    rows: int
+    columns: int
+    dtype: DType
+    x_strides: tuple[int, int, int]
+    d_strides: tuple[int, int, int]
+    batch: int = 1
+    block: str = ""
+    second: int = 0
+    conjugate: bool = False
+    negate: bool = False
+    scale: str = ""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of compulsory traffic: every element read once, and written once, or twice as a block."""
+        return (3 if self.block else 2) * self.batch * self.rows * self.columns * 2 * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        times = f"{self.batch} x " if self.batch != 1 else ""
+        return f"{times}{self.rows}x{self.columns} complex elements of {self.dtype.name}"

@@ -7,10 +7,10 @@ tables.
 from __future__ import annotations
 
 from matmill.kernel import Production
-from matmill.kernels import gemm, hgemm, inner, short_k, thin, wgmma
+from matmill.kernels import complex_copy, gemm, hgemm, inner, short_k, thin, wgmma
 from matmill.kernels.gemm import slices
 from matmill.kernels.transpose import add, slim, small
-from matmill.problem import Geam, Gemm
+from matmill.problem import ComplexCopy, Geam, Gemm
 
 #: Kernels for products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
@@ -27,3 +27,6 @@ IN_SLICES: tuple[Production[Gemm], ...] = (slices.PRODUCTION, hgemm.PRODUCTION, 
 
 #: Kernels for transpose-add, with any strides.
 TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (add.PRODUCTION, small.PRODUCTION, slim.PRODUCTION)
+
+#: Kernels around the real product that computes a complex one.
+COMPLEX_COPIES: tuple[Production[ComplexCopy], ...] = (complex_copy.PRODUCTION,)

@@ -94,8 +94,8 @@ def tune(
     /,
     *misplaced: Never,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     out_dtype: object = None,
@@ -166,7 +166,7 @@ def tune_request(gpu: GPU, request: Request, shape: Shape, count: int = 4, works
                 argument="a, b",
                 got=f"a product of {len(stages)} stages, or of one at several offsets",
                 wanted="a product of one stage, which one configuration runs",
-                fix="Tune a product of a smaller batch, or with elements.",
+                fix="Tune a product of a smaller batch, of real elements, at least one of them.",
             )
         return _tuned(
             gpu, request, stages[0], address, legal_choices(stages[0].problem, gpu.arch, count, workspace_limit)

@@ -14,6 +14,7 @@ from matmill.cli import files as npy
 from matmill.cli import main
 from matmill.errors import ArgumentError
 from matmill.reference import check
+from support.complex_product import excess, random
 
 
 @pytest.fixture
@@ -64,6 +65,25 @@ def test_the_precision(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bounds == sorted(set(bounds), reverse=True)
     assert _run(files, "--precision", "fp16") == 2
     assert "Did you mean 'fp16x3'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["complex64", "c128"])
+def test_complex_files(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dtype = {"c128": "complex128"}.get(name, name)
+    arrays = {each: random(seed, *_load(files, each).shape, dtype=dtype) for seed, each in enumerate("ABC")}
+    for each, array in arrays.items():
+        np.save(files / f"{each}.npy", array)
+    assert _run(files, "--dtype", name, "--alpha=0.5-2j", "--c", str(files / "C.npy"), "--beta", "1j", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["dtype"] == dtype
+    least = sum(x.nbytes for x in (*arrays.values(), arrays["C"]))  # the result is as large as C
+    assert report["bound"]["memory_seconds"] == pytest.approx(least / 4800e9)
+    assert report["bound"]["compute_seconds"] == pytest.approx(8 * 30 * 40 * 50 / 66.9e12, rel=0.02)
+    a, b, c = arrays.values()
+    assert excess(_load(files, "out"), a, b, c, alpha=0.5 - 2j, beta=1j) <= 1
+    assert _run(files, "--dtype", "float32") == 2
+    assert "complex" in capsys.readouterr().err
+    assert _run(files, "--dtype", name, "--alpha", "two") == 2
 
 
 def test_a_matrix_that_all_products_share_moves_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

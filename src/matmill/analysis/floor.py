@@ -56,7 +56,7 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
     memory = problem.least_bytes / arch.dram_bytes_per_s
     if not isinstance(problem, Gemm):
         return Floor(memory, in_words("dram"), None, None, 0.0, memory)
-    name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    name = "tf32" if problem.precision == "tf32" else (problem.dtype.part or problem.dtype).name
     usable = dict.fromkeys(PEAKS_BY_TYPE[name], 1)
     if problem.dtype.wider is not None:
         usable["ffma"] = 1

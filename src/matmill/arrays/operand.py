@@ -14,7 +14,7 @@ import numpy as np
 from matmill.arrays import cuda_interface, dlpack
 from matmill.arrays.cures import cure
 from matmill.driver import load as load_driver
-from matmill.dtypes import BF16, BY_TO, ELEMENTWISE, DType, named, of_numpy
+from matmill.dtypes import BF16, BY_TO, COMPLEX, ELEMENTWISE, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 DeviceId: TypeAlias = tuple[str, int]
@@ -84,6 +84,20 @@ def inspect(x: object, argument: str, stream: int | None = None, dtypes: Table =
         reader = _reader_for(x, argument)
         _readers[type(x)] = reader
     return reader(x, argument, stream, dtypes)
+
+
+def is_conjugated(x: Any, operand: Operand) -> bool:
+    """Tell whether an array's values are the conjugates of the elements in its memory, as torch's ``conj`` leaves them.
+
+    :func:`inspect` does not look: whoever accepts complex types asks.
+    """
+    return operand.dtype.part is not None and operand.library == "torch" and bool(x.is_conj())
+
+
+def refuse_conjugated(x: Any, operand: Operand, argument: str) -> None:
+    """Raise :class:`~matmill.errors.ArgumentError` for an array of conjugates, to which nothing is written."""
+    if is_conjugated(x, operand):
+        raise _refusal(argument, "a lazily conjugated view", "a tensor that holds its values", "resolve_conj")
 
 
 def _reader_for(x: object, argument: str) -> Reader:
@@ -172,7 +186,7 @@ def _torch_reader(kind: type) -> Reader:
     own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
     if own is not plain:
         return _torch_wrapper
-    rows = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
+    rows = {getattr(torch, name): dtype for name, dtype in (ELEMENTWISE | COMPLEX).items()}
     cuda: dict[int, DeviceId] = {}
     strided, forward_ad = torch.strided, torch.autograd.forward_ad
     tracing = torch._C._is_tracing  # noqa: SLF001 — what the public `torch.jit.is_tracing` calls

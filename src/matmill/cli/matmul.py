@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from matmill.cli.options import Subparsers, add_precision
 from matmill.cli.product import add_arguments, finish, reader, run_product
-from matmill.dtypes import ALL
+from matmill.dtypes import PRODUCTS
 from matmill.problem import Gemm
 
 
@@ -22,8 +22,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "matmul",
         help="multiply two .npy files",
-        description=f"OUT = alpha * A @ B + beta * C for .npy files of {', '.join(ALL)}. Inputs are memory-mapped; the "
-        "output appears whole or not at all.",
+        description=f"OUT = alpha * A @ B + beta * C for .npy files of {', '.join(PRODUCTS)}. Inputs are mapped; "
+        "the output appears whole or not at all.",
     )
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
@@ -55,7 +55,7 @@ def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: 
         m=m,
         n=n,
         k=a.shape[-1],
-        dtype=of_numpy(a.dtype, "A"),
+        dtype=of_numpy(a.dtype, "A", PRODUCTS),
         batch=batch,
         a_batch=0 if math.prod(a.shape[:-2]) == 1 else None,
         b_batch=0 if math.prod(b.shape[:-2]) == 1 else None,

@@ -21,7 +21,7 @@ from matmill.cli.console import say_how_long, show, show_json, table
 from matmill.cli.files import load, save
 from matmill.cli.options import writable
 from matmill.config import Config
-from matmill.dtypes import ALL, long_name
+from matmill.dtypes import PRODUCTS, long_name
 from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.problem import Gemm
 
@@ -45,6 +45,12 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
     return once() if seconds < _WORTH_REPEATING else (result, seconds)
 
 
+def number(text: str) -> complex:
+    """Return the number of a command line, a float unless it is complex. Raises ``ValueError``."""
+    value = complex(text)
+    return value if value.imag else value.real
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that both commands share."""
     add = parser.add_argument
@@ -52,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--dtype",
         metavar="TYPE",
-        help=f"type of the elements, which the files must have: {', '.join(ALL)}, or short, as bf16; bfloat16 takes "
-        "two bytes without a type, which is how NumPy writes it, and uint16",
+        help=f"type of the elements, which the files must have: {', '.join(PRODUCTS)}, or short, as bf16; bfloat16 "
+        "takes two bytes without a type, which is how NumPy writes it, and uint16",
     )
     add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
-    add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
-    add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
+    add("--alpha", type=number, default=1.0, help="factor of the product (default 1)")
+    add("--beta", type=number, help="factor of C (default 1 with --c, else 0); of complex elements both may be as 1+2j")
     add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
     add("--json", action="store_true", help="print one JSON document")
 
@@ -69,10 +75,10 @@ def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
     is not such an array, or that is ``--out`` itself.
     """
     writable(args.out, "--out")
-    dtype = None if args.dtype is None else ALL[long_name(args.dtype, ALL)]
+    dtype = None if args.dtype is None else PRODUCTS[long_name(args.dtype, PRODUCTS)]
 
     def read(path: Path, argument: str) -> NDArray[Any]:
-        loaded = load(path, argument, dtype, wanted=" or ".join(ALL))
+        loaded = load(path, argument, dtype, wanted=" or ".join(PRODUCTS))
         if args.out.exists() and args.out.samefile(path):
             raise ArgumentError(
                 argument="--out",
@@ -169,8 +175,8 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
 
 
 def _configs(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Return the configuration that a GPU would run a product with, if a kernel takes it."""
-    if not problem.flops:
+    """Return the configuration that a GPU would run a product with, if one kernel takes it."""
+    if not problem.flops or problem.dtype.part is not None:
         return ()
     try:
         return (choose(problem, arch).kernel.config,)

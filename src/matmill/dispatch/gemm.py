@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, mirrors
 from matmill.dispatch.activations import activate
 from matmill.dispatch.validate import Operation, Options, Request
-from matmill.dtypes import F32, DType, result_type, summed
+from matmill.dtypes import C64, F32, DType, result_type, summed
 from matmill.errors import ArgumentError, ShapeError, unknown_name
 from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
-from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS, Gemm
+from matmill.lowering.complex import lower_complex
+from matmill.problem import ACTIVATIONS, PRECISIONS, SPLIT_METHODS
 
 #: Bytes of wider copies of 16-bit operands per BLAS call: much more than BLAS's own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
@@ -29,6 +30,13 @@ def _shape(request: Request) -> Shape:
     a, b = product_operands(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    if request.bias is not None and a.dtype.part is not None:
+        raise ArgumentError(
+            argument="bias",
+            got=f"an array, for a product in {a.dtype.name}",
+            wanted="a bias of real elements",
+            fix="Pass it as c with beta=1.0, or add it to the result: both broadcast.",
+        )
     gemm_epilogue(request.bias, None, a.shape, b.shape)
     _check_added(request, shape)
     return shape
@@ -81,20 +89,14 @@ def _check_added(request: Request, shape: Shape) -> None:
         )
 
 
-def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Any], ...]:
     a, b = product_operands(request)
-    activation, _out_dtype, precision, batch_invariant = request.options
-    return lower_gemm(
-        a,
-        b,
-        request.c,
-        d,
-        skip_product=request.alpha == 0,
-        bias=request.bias,
-        activation=activation,
-        precision=precision,
-        batch_invariant=batch_invariant,
-    )
+    activation, _out_dtype, precision, batch_invariant, conjugates = request.options
+    how: dict[str, Any] = {"skip_product": request.alpha == 0, "precision": precision}
+    how["batch_invariant"] = batch_invariant
+    if a.dtype.part is None:
+        return lower_gemm(a, b, request.c, d, bias=request.bias, activation=activation, **how)
+    return lower_complex(a, b, request.c, d, conjugates, complex_beta=isinstance(request.beta, complex), **how)
 
 
 def checked_options(
@@ -109,6 +111,13 @@ def checked_options(
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
     result = result_type(out_dtype, dtype)
+    if activation is not None and dtype.part is not None:
+        raise ArgumentError(
+            argument="activation",
+            got=f"{activation!r} with dtype {dtype.name}",
+            wanted="real elements",
+            fix="Omit activation=, and apply a function to the parts of the result.",
+        )
     if precision == "tf32" or precision in SPLIT_METHODS:
         _check_tensor_cores(precision, dtype, result)
     # float32 and float64 are summed by FMA: nothing needs promotion.
@@ -123,9 +132,9 @@ def checked_options(
 def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
     """Raise :class:`~matmill.errors.ArgumentError` unless tensor cores can multiply elements of ``dtype`` so."""
     does = "rounds to tf32" if precision == "tf32" else "splits into pieces"
-    if dtype is not F32:
-        got, wanted = f"dtype {dtype.name}", f"float32 elements, which it {does}"
-    elif result is not F32 and precision in SPLIT_METHODS:
+    if dtype not in {F32, C64}:
+        got, wanted = f"dtype {dtype.name}", f"float32 elements (or complex64), which it {does}"
+    elif result is not dtype and precision in SPLIT_METHODS:
         got, wanted = f"out_dtype {result.name}", "float32 sums; wider ones are exact without it"
     else:
         return
@@ -143,7 +152,7 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """Return the product by NumPy's BLAS. Gram matrices are symmetric to the bit, as the GPU's are."""
+    """Return the product by NumPy's BLAS. Real Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = product_operands(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
@@ -151,19 +160,26 @@ def _compute(request: Request, shape: Shape) -> Array:
         product = np.zeros(shape, scalar)
     else:
         multiply = _by_rows if request.options.batch_invariant else _product
-        product = multiply(a.owner, b.owner, scalar, wide=taken.wider is not None)
-        if len(a.shape) > 1 and mirrors(a, b) and not request.options.batch_invariant:
+        left, right = _values(request, a, "a"), _values(request, b, "b")
+        product = multiply(left, right, scalar, wide=taken.wider is not None)
+        if len(a.shape) > 1 and a.dtype.part is None and mirrors(a, b) and not request.options.batch_invariant:
             _mirror(product)
         if request.alpha != 1:
             product *= scalar(request.alpha)
     if c is not None:
-        product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
+        product += scalar(request.beta) * _values(request, c, "c").astype(scalar, copy=False)
     if request.bias is not None:
         product += _bias(request.bias, a, b).astype(scalar)
     if request.options.activation is not None:
         activate(request.options.activation, product)
     # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
+
+
+def _values(request: Request, operand: Operand, name: str) -> Array:
+    """Return an operand's values on the host: its elements, or their conjugates."""
+    elements: Array = operand.owner
+    return elements.conj() if name in request.options.conjugates else elements
 
 
 def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:

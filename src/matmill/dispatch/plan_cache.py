@@ -74,8 +74,8 @@ class PreparedCall(Call):
     arrival: Arrival | None
 
 
-#: Scalars that plans are specialised for.
-_SPECIALISED: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
+#: Scalars that plans are specialised for; of others only the type counts.
+_SPECIALISED: dict[complex, object] = {0.0: 0.0, 1.0: 1.0}
 
 #: The cache. Threads share it without a lock: a complete entry is added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
@@ -215,11 +215,12 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
         c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
         if not mixed and (other is not result or owned != library or where != device):
             return ()
-        kind: object = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta), c_shape, c_strides)
+        scalars = _SPECIALISED.get(alpha, type(alpha)), _SPECIALISED.get(beta, type(beta))
+        kind: object = (operation, *scalars, c_shape, c_strides)
     elif alpha == 1 and beta == operation.beta:
         kind = operation
     else:
-        kind = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta))
+        kind = (operation, _SPECIALISED.get(alpha, type(alpha)), _SPECIALISED.get(beta, type(beta)))
     if bias is not None or options != NO_OPTIONS:
         kind = (kind, options, bias and bias[:2])  # shape and strides
     layout = _layout(shape, strides)

@@ -66,12 +66,12 @@ def _shape(request: Request) -> Shape:
 
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
-    return lower_transpose(request.a, request.b, d, alpha=request.alpha)
+    return lower_transpose(request.a, request.b, d, alpha=request.alpha.real)
 
 
 def _compute(request: Request, shape: Shape) -> Array:
     """Return the result by NumPy, block by block. Its bits are the kernel's, except for the payloads of NaN."""
-    dtype, alpha, beta = request.a.dtype, request.alpha, request.beta
+    dtype, alpha, beta = request.a.dtype, request.alpha.real, request.beta.real
     out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
     if request.b is None and alpha == 0:
         out[...] = 0

@@ -39,13 +39,14 @@ class Options(NamedTuple):
     """The summation and rounding of a product, with the defaults of :class:`~matmill.problem.Gemm`.
 
     ``out_dtype`` is None if the result has the operands' type. ``batch_invariant`` says that a row's bits depend on no
-    other row.
+    other row. ``conjugates`` names those among ``a``, ``b`` and ``c`` whose conjugates are meant.
     """
 
     activation: str | None = None
     out_dtype: DType | None = None
     precision: str = "default"
     batch_invariant: bool = False
+    conjugates: str = ""
 
 
 #: The options of operations that are not products, and of calls that pass none.
@@ -66,8 +67,8 @@ class Request(NamedTuple):
     b: Operand | None
     c: Operand | None
     out: Operand | None
-    alpha: float
-    beta: float
+    alpha: complex
+    beta: complex
     like: Any
     home: Operand
     array: Any
@@ -133,7 +134,18 @@ def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryErr
     )
 
 
-def scalar(value: SupportsFloat, argument: str) -> float:
+def complex_scalar(value: Any, argument: str, dtype: DType) -> complex:
+    """Return ``value`` as the scalar of a product of elements of ``dtype``, a float where its imaginary part is 0.
+
+    Raises :class:`~matmill.errors.ArgumentError` unless it is a number, and a real one for real elements.
+    """
+    if dtype.part is None or not isinstance(value, complex | np.complexfloating):
+        return scalar(value, argument, "a real number" if dtype.part is None else "a number")
+    number = complex(value)
+    return number if number.imag else number.real
+
+
+def scalar(value: SupportsFloat, argument: str, wanted: str = "a real number") -> float:
     """Return ``value`` as a Python float. Raises :class:`~matmill.errors.ArgumentError` unless it is a real number."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
@@ -149,7 +161,7 @@ def scalar(value: SupportsFloat, argument: str) -> float:
     raise ArgumentError(
         argument=argument,
         got=shown,
-        wanted="a real number",
+        wanted=wanted,
         fix=fix,
     )
 

@@ -18,6 +18,8 @@ MOST_BATCHES = 65520
 Shape: TypeAlias = tuple[int, ...]
 #: Byte offsets of A, B, C and D from their operands' addresses.
 Offsets: TypeAlias = tuple[int, int, int, int]
+#: An operand's slot: its number among a plan's addresses, and bytes from there.
+Slot: TypeAlias = tuple[int, int]
 
 
 class Axis(NamedTuple):
@@ -78,10 +80,25 @@ class Lattice(Sequence[Offsets]):
 
 @dataclass(frozen=True)
 class SubProblem(Generic[P]):
-    """One problem and the offsets at which it is to be computed."""
+    """One problem and the offsets at which it is to be computed.
+
+    ``slots`` are those of A, B, C, D and the workspace, where stages exchange operands through the workspace: empty
+    means that each has its own.
+    """
 
     problem: P
     offsets: Lattice
+    slots: tuple[Slot, ...] = ()
+
+    @property
+    def reserved(self) -> int:
+        """Bytes at the start of the workspace that other stages read or have written."""
+        return self.slots[-1][1] if self.slots else 0
+
+    def own_addresses(self, addresses: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a plan's addresses with those of this stage's own operands."""
+        own = tuple(addresses[slot] + first for slot, first in self.slots)
+        return (*own, *addresses[len(own) :])
 
 
 #: An axis of extent 1, in place of a missing dimension.

@@ -246,7 +246,7 @@ def split_batch(stage: SubProblem[Gemm]) -> Iterator[SubProblem[Gemm]]:
         align = lowest_bit(problem.base_align or 1, moved, 1)
         a, b, c, d = problem.batch_strides if batch > 1 else NO_AXIS.strides
         run = replace(problem, batch=batch, a_batch=a, b_batch=b, c_batch=c, d_batch=d, base_align=align)
-        yield SubProblem(run, Lattice(firsts, (*offsets.axes, *runs)))
+        yield replace(stage, problem=run, offsets=Lattice(firsts, (*offsets.axes, *runs)))
 
 
 def _whole_sixteens(count: int) -> int:

@@ -443,7 +443,7 @@ def why_torch(product: Product) -> str | None:
     others = [x for x in (b, addend) if x is not None]
     left, right = product.left, product.right
     if a.dtype not in _DTYPES:
-        return f"matmill multiplies no {str(a.dtype).removeprefix('torch.')}"
+        return f"matmill decides on no {str(a.dtype).removeprefix('torch.')}"
     if any(x.dtype is not a.dtype or x.device != a.device for x in others):
         return "the operands differ in type or device"
     if not a.numel() or not b.numel():

@@ -13,6 +13,8 @@ import torch
 
 from matmill import ops
 from matmill.arrays import inspect, will_write
+from matmill.arrays.operand import refuse_conjugated
+from matmill.dtypes import PRODUCTS
 from matmill.errors import ArgumentError
 from matmill.torch import gradients, host
 from matmill.torch.checks import check_fake, check_host
@@ -104,14 +106,15 @@ def _on_gpu(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return compute, into
 
 
-def _negated(name: str) -> Callable[..., None]:
+def _lazy(name: str) -> Callable[..., None]:
     writing = OUT[name]
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
-        # torch's own handling of lazily negated tensors copies them, and fails for operators that return nothing.
-        if out.is_neg():
-            inspect(out, "out")  # raises
-        writing(*(None if x is None else x.resolve_neg() for x in tensors), out=out, **factors)
+        # torch's own handling of lazily negated and conjugated tensors copies them, and fails for operators that return
+        # nothing.
+        if out.is_neg() or out.is_conj():
+            refuse_conjugated(out, inspect(out, "out", dtypes=PRODUCTS), "out")  # raises, as inspect does
+        writing(*(None if x is None else x.resolve_neg().resolve_conj() for x in tensors), out=out, **factors)
 
     return into
 
@@ -136,7 +139,8 @@ def register() -> None:
         for key, (functional, into) in forms.items():
             LIBRARY.impl(name, functional, key)
             LIBRARY.impl(f"{name}.out", into, key)
-        LIBRARY.impl(f"{name}.out", _negated(name), "Negative")
+        for key in ("Negative", "Conjugate"):
+            LIBRARY.impl(f"{name}.out", _lazy(name), key)
         functional, into = _fake(name)
         torch.library.register_fake(f"matmill::{name}", functional, lib=LIBRARY)
         torch.library.register_fake(f"matmill::{name}.out", into, lib=LIBRARY)

@@ -16,8 +16,8 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from matmill import ops
 from matmill.dispatch.transpose import factor
-from matmill.dispatch.validate import scalar
-from matmill.dtypes import ELEMENTWISE, result_type
+from matmill.dispatch.validate import complex_scalar, scalar
+from matmill.dtypes import COMPLEX, ELEMENTWISE, F32, result_type
 from matmill.errors import DTypeError, ShapeError, by_copy
 from matmill.torch import gradients, groups
 from matmill.torch.autocast import autocast, cast
@@ -33,7 +33,8 @@ _autocast = torch.is_autocast_enabled  # of a GPU
 _TRANSPOSE_ADD_OUT, _TRANSPOSE_OUT = OUT["transpose_add"], OUT["transpose"]
 _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
 
-_DTYPES = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
+_DTYPES = {getattr(torch, name): dtype for name, dtype in (ELEMENTWISE | COMPLEX).items()}
+_COMPLEX = frozenset(getattr(torch, name) for name in COMPLEX)
 
 
 def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
@@ -98,7 +99,7 @@ def inner(
 ) -> Any:
     """Return ``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
-    Elements are float32, float64, float16 or bfloat16; 16-bit ones are summed in float32 and rounded once.
+    Element types are those of :func:`matmul`; 16-bit ones are summed in float32 and rounded once.
     ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact; ``precision`` is as in
     :func:`matmul`. Differentiable as :func:`transpose_add` is. Raises the errors of :func:`matmill.inner`.
 
@@ -152,13 +153,15 @@ def gram(
     With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
     n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
     sent. Everything else is as in :func:`inner`. With no argument but ``x`` and ``out_dtype`` it is differentiable, and
-    takes DTensors.
+    takes DTensors; complex elements, of which it is ``x.mH @ x``, too.
 
     >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[10., 14.],
             [14., 20.]])
     """
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
+    if alone and getattr(x, "dtype", None) in _COMPLEX:
+        return matmul(x.mH, x, out_dtype=out_dtype)
     if alone and (autocast(x) or is_compiling() or type(x) not in PLAIN or differentiated(x)):
         return matmul(x.mT, x, out_dtype=out_dtype)
     return groups.gram(x, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
@@ -175,7 +178,7 @@ def matmul(
     batch_invariant: bool = False,
     out: Any = None,
 ) -> Any:
-    """Return ``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16.
+    """Return ``activation(a @ b + bias)`` of float32, float64, float16, bfloat16, complex64 or complex128.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
     ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"``, ``"tf32"``,
@@ -183,7 +186,8 @@ def matmul(
     with it a row has the same bits whatever the others are, and so has a row of the gradient of ``a``.
 
     Differentiable as :func:`transpose_add` is, in ``bias`` too. With one of the last three precisions, derivatives have
-    it too; the gradients' products are torch's float32 where that is faster. If a derivative of an activation is
+    it too; the gradients' products are torch's float32 where that is faster. Gradients of complex tensors are torch's,
+    conjugates of Wirtinger derivatives. If a derivative of an activation is
     recorded, torch applies the activation to the product in the accumulator's type: the result is the same.
 
     >>> matmul(torch.eye(2), torch.tensor([1.0, 2.0]))
@@ -294,7 +298,7 @@ def _direct(input: Any, weight: Any, bias: Any, pieces: str | None) -> Any:  # n
     return site.answer(input, weight, bias)
 
 
-def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: complex = 1.0, alpha: complex = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
     """Return ``beta * input + alpha * (mat1 @ mat2)``, as ``torch.addmm``, rounded once.
 
     ``mat1`` is (m, k), ``mat2`` (k, n), and ``input`` broadcasts to (m, n). With ``beta=0`` it is not read.
@@ -307,7 +311,7 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float =
     return _sum(input, mat1, mat2, beta, alpha, out, names=("mat1", "mat2"), rank=2)
 
 
-def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1.0, alpha: float = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: complex = 1.0, alpha: complex = 1.0, out: Any = None) -> Any:  # noqa: A002 — torch's name
     """Return ``beta * input + alpha * (batch1 @ batch2)``, as ``torch.baddbmm``: :func:`addmm` of a batch.
 
     >>> baddbmm(torch.ones(1), torch.ones(3, 1, 2), torch.ones(3, 2, 1)).flatten()
@@ -317,7 +321,7 @@ def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1.0, alpha: f
 
 
 def _sum(  # noqa: PLR0917 — torch's two functions in one
-    added: Any, a: Any, b: Any, beta: float, alpha: float, out: Any, *, names: tuple[str, str], rank: int
+    added: Any, a: Any, b: Any, beta: complex, alpha: complex, out: Any, *, names: tuple[str, str], rank: int
 ) -> Any:
     """Return ``beta * added + alpha * (a @ b)`` of tensors with that many dimensions."""
     _check_tensors(**{"input": added, names[0]: a, names[1]: b}, **({} if out is None else {"out": out}))
@@ -326,7 +330,8 @@ def _sum(  # noqa: PLR0917 — torch's two functions in one
             raise ShapeError(
                 argument=name, got=f"shape {tuple(x.shape)}", wanted=f"{rank} dimensions", fix="Use matmul for others."
             )
-    alpha, beta = scalar(alpha, "alpha"), scalar(beta, "beta")
+    dtype = _DTYPES.get(a.dtype, F32)
+    alpha, beta = complex_scalar(alpha, "alpha", dtype), complex_scalar(beta, "beta", dtype)
     if not is_compiling() and _plain(a, b) and _plain(added, added if out is None else out):
         return ops.matmul(a, b, c=added, alpha=alpha, beta=beta, out=out)
     if out is not None:

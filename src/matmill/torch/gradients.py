@@ -161,7 +161,7 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
 
 
 class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
-    """``a @ b + bias``: the gradients are ``grad @ b.mT``, ``a.mT @ grad`` and sums, with vectors as matrices."""
+    """``a @ b + bias``: the gradients are ``grad @ b.mH``, ``a.mH @ grad`` and sums, with vectors as matrices."""
 
     @staticmethod
     def recorded(
@@ -221,7 +221,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
             right = b if b.dim() > 1 else b.unsqueeze(-1)
             left_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
             to_a = (
-                _product(own, right.mT, precision, batch_invariant=ctx.batch_invariant)
+                _product(own, right.mH, precision, batch_invariant=ctx.batch_invariant)
                 .sum_to_size(left_shape)
                 .reshape(a_shape)
             )
@@ -230,7 +230,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
             if len(b_shape) == 2:
                 left, own = left.reshape(-1, left.shape[-1]), own.reshape(-1, own.shape[-1])
             right_shape = b_shape if len(b_shape) > 1 else (*b_shape, 1)
-            to_b = _product(own.mT, left, precision).mT if ctx.columns else _product(left.mT, own, precision)
+            to_b = _product(own.mT, left.conj(), precision).mT if ctx.columns else _product(left.mH, own, precision)
             to_b = to_b.sum_to_size(right_shape).reshape(b_shape)
         if ctx.needs_input_grad[2]:
             shape = (*ctx.bias_shape, 1) if len(b_shape) == len(ctx.bias_shape) == 1 else ctx.bias_shape
