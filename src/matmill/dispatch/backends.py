@@ -150,7 +150,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
     """
     gpu = GPU.get(0)
     a, b = request.a, request.b
-    plain = request.bias is None and request.options == NO_OPTIONS
+    plain = request.bias is None and request.options == NO_OPTIONS and not a.dtype.is_integer
     if b is not None and request.operation.streams and plain and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
         return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:

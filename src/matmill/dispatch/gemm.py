@@ -29,6 +29,8 @@ def _shape(request: Request) -> Shape:
     a, b = _factors(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    if request.bias is not None and a.dtype.is_integer:
+        raise _only_of_floats("bias", "an array", a.dtype, "Pass it as c=, with beta=1.")
     gemm_epilogue(request.bias, None, a.shape, b.shape)
     _check_added(request, shape)
     return shape
@@ -105,18 +107,27 @@ def checked_options(
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise unknown_name("activation", str(activation), ACTIVATIONS)
+    if activation is not None and dtype.is_integer:
+        raise _only_of_floats("activation", repr(activation), dtype, "Apply it to the result.")
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
     result = result_type(out_dtype, dtype)
     if precision == "tf32" or precision in SPLIT_METHODS:
         _check_tensor_cores(precision, dtype, result)
-    # float32 and float64 are summed by FMA: nothing needs promotion.
-    precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
+    # float32 and float64 are summed by FMA, and integers exactly in any order: nothing needs promotion.
+    exact = dtype.wider is None or dtype.is_integer
+    precise = "default" if precision is None or (precision == "high" and exact) else precision
     if not isinstance(batch_invariant, bool):
         raise ArgumentError(
             argument="batch_invariant", got=repr(batch_invariant), wanted="True or False", fix="Pass bool(value)."
         )
-    return Options(activation, None if result is dtype else result, precise, batch_invariant)
+    ordered = batch_invariant and not dtype.is_integer
+    return Options(activation, None if result is dtype else result, precise, ordered)
+
+
+def _only_of_floats(argument: str, got: str, dtype: DType, fix: str) -> ArgumentError:
+    got, wanted = f"{got} with elements of {dtype.name}", "None: integer products have none"
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
 def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
@@ -146,6 +157,8 @@ def _compute(request: Request, shape: Shape) -> Array:
     a, b = _factors(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
+    if a.dtype.is_integer:
+        return _integers(request, shape)
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
@@ -163,6 +176,22 @@ def _compute(request: Request, shape: Shape) -> Array:
         activate(request.options.activation, product)
     # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
+
+
+def _integers(request: Request, shape: Shape) -> Array:
+    """Return the product of integers, which wraps around; BLAS sums products of 8-bit ones exactly, as float64."""
+    (a, b), result = _factors(request), request.result_type
+    if request.alpha == 0 or 0 in shape:
+        product: Array = np.zeros(shape, result.numpy)
+    elif a.dtype is result:
+        product = np.asarray(np.matmul(a.owner, b.owner))
+    else:
+        product = np.asarray(_widened(a.owner, b.owner, np.float64)).astype(np.int64).astype(result.numpy)
+    if request.alpha != 1:
+        product = product * result.scalar(request.alpha)
+    if request.c is not None:
+        product = product + result.scalar(request.beta) * request.c.owner
+    return np.asarray(product)
 
 
 def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:

@@ -24,12 +24,12 @@ Array: TypeAlias = NDArray[Any]
 
 
 def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
-    """Return ``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
+    """Return ``value`` as a number that scales elements of ``dtype``; integers are scaled by integers.
 
     Raises :class:`~matmill.errors.ArgumentError` for a value that is not a real number, and for a fraction that would
     scale integers.
     """
-    if dtype.numpy.kind != "i":
+    if not dtype.is_integer:
         return scalar(value, argument)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         whole = int(value)
@@ -44,7 +44,7 @@ def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
             )
         whole = int(number)
     # Sums wrap around, so that only the lower bits of factors matter.
-    return float(whole & 0xFFFFFFFF)
+    return whole & (1 << 8 * dtype.accumulator.itemsize) - 1
 
 
 def without_x(request: Request) -> Request:
