@@ -66,7 +66,7 @@ def _ieee(name: str, cxx: str, kind: type[np.floating]) -> DType:
 F32 = _ieee("float32", "float", np.float32)
 F64 = _ieee("float64", "double", np.float64)
 
-_HALVES = "matmill/dtype/half.cuh"
+_HALVES, _INTEGERS = "matmill/dtype/half.cuh", "matmill/dtype/integer.cuh"
 # bfloat16 is no IEEE type: NumPy cannot tell its precision.
 F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
 BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
@@ -80,9 +80,6 @@ F32_IN_F64 = DType(
 def _integer(kind: type[np.integer], cxx: str, sums: DType | None = None, header: str = "") -> DType:
     dtype: np.dtype[np.generic] = np.dtype(kind)
     return DType(dtype.name, dtype, cxx, dtype.itemsize, 0.0, 0.0, sums, header)
-
-
-_INTEGERS = "matmill/dtype/integer.cuh"
 
 
 # Integer sums wrap around. C++ defines that for unsigned numbers only.
@@ -102,12 +99,8 @@ ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
 PRODUCTS: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, U8, I32, U32, I64, U64)}}
 #: Short names, as PTX and the literature write them.
-SHORT = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    **{f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 32, 64)},
+SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"} | {
+    f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 32, 64)
 }
 
 

@@ -77,9 +77,9 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
 
 def _of_integers(problem: Gemm, arch: Arch, memory: float) -> Floor:
     """Return the floor of integers: tensor cores multiply bytes twice as fast as float16, other units the rest."""
-    sixteen = arch.matrix_flops.get("float16") if problem.dtype.itemsize == 1 else None
-    unit = "integer units" if sixteen is None else "tensor cores, integers"
-    rate = arch.peak(problem.dtype.accumulator.name) if sixteen is None else 2 * sixteen
+    unit, rate = "integer units", arch.peak(problem.dtype.accumulator.name)
+    if problem.dtype.itemsize == 1 and "float16" in arch.matrix_flops:
+        unit, rate = "tensor cores, integers", 2 * arch.matrix_flops["float16"]
     compute = problem.flops / rate
     bound = f"compute: {unit.partition(',')[0]}" if compute >= memory else in_words("dram")
     return Floor(max(compute, memory), bound, unit, rate, compute, memory)

@@ -157,12 +157,10 @@ def _compute(request: Request, shape: Shape) -> Array:
     a, b = _factors(request)
     taken = summed(a.dtype, request.result_type)
     c, scalar = request.c, taken.accumulator.numpy.type
-    if a.dtype.is_integer:
-        return _integers(request, shape)
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        multiply = _by_rows if request.options.batch_invariant else _product
+        multiply = _by_rows if request.options.batch_invariant else _integers if a.dtype.is_integer else _product
         product = multiply(a.owner, b.owner, scalar, wide=taken.wider is not None)
         if len(a.shape) > 1 and mirrors(a, b) and not request.options.batch_invariant:
             _mirror(product)
@@ -178,20 +176,10 @@ def _compute(request: Request, shape: Shape) -> Array:
     return product.astype(request.result_type.numpy, copy=False)
 
 
-def _integers(request: Request, shape: Shape) -> Array:
-    """Return the product of integers, which wraps around; BLAS sums products of 8-bit ones exactly, as float64."""
-    (a, b), result = _factors(request), request.result_type
-    if request.alpha == 0 or 0 in shape:
-        product: Array = np.zeros(shape, result.numpy)
-    elif a.dtype is result:
-        product = np.asarray(np.matmul(a.owner, b.owner))
-    else:
-        product = np.asarray(_widened(a.owner, b.owner, np.float64)).astype(np.int64).astype(result.numpy)
-    if request.alpha != 1:
-        product = product * result.scalar(request.alpha)
-    if request.c is not None:
-        product = product + result.scalar(request.beta) * request.c.owner
-    return np.asarray(product)
+def _integers(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:
+    """Compute ``a @ b`` of integers, which wraps around; BLAS sums products of bytes exactly, in float64."""
+    total = _widened(a, b, np.float64).astype(np.int64) if wide and a.itemsize == 1 else np.matmul(a, b)
+    return np.asarray(total).astype(scalar)
 
 
 def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:

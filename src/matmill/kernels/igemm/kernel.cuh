@@ -13,7 +13,8 @@
 using Tile = matmill::MmaGemm<Scalar, Config>;
 
 // A null `workspace` means one slice: this kernel writes D. `*_first` is the offset of a matrix from its pointer, in
-// elements: repacked copies are in the workspace, after its other contents.
+// elements: repacked copies are in the workspace, after its other contents. Parameters are those of hgemm: C and D are
+// of 32 bits all the same, and there is no bias.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM) igemm(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(128) unsigned char shared[];
@@ -27,8 +28,8 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
   tile.run(shared, Tile::CopyA(A, a_row, 1, m - origin.row, slice.terms),
            Tile::CopyB(B, b_column, 1, n - origin.column, slice.terms), slice.terms);
   if (workspace == nullptr) {
-    Tile::Store::store(tile.warp, shared, static_cast<const Acc*>(C) + batch * c_batch, c_row, c_column,
-                       static_cast<Acc*>(D) + batch * d_batch, d_row, d_column, origin.row + tile.row,
+    Tile::Store::store(tile.warp, shared, reinterpret_cast<const Acc*>(C) + batch * c_batch, c_row, c_column,
+                       reinterpret_cast<Acc*>(D) + batch * d_batch, d_row, d_column, origin.row + tile.row,
                        origin.column + tile.column, m, n, alpha, beta);
   } else {
     tile.store_partial(workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
