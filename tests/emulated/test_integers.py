@@ -9,6 +9,7 @@ import pytest
 
 import matmill
 from matmill.dispatch import fast_path, plan_cache
+from matmill.ops import matmul_call
 from support.fake_gpu import Tensors
 from support.integers import INTEGERS, exact, random
 
@@ -49,3 +50,11 @@ def test_the_fast_path_takes_products_whose_results_have_the_type_of_their_facto
     for name, (a, b) in pairs.items():
         assert (matmill.matmul(tensors(a), tensors(b)).base == exact(a, b)).all()
         assert answered.pop() == (np.dtype(name).itemsize > 1)
+
+
+@pytest.mark.parametrize(("dtype", "entry"), [("int8", "igemm"), ("int64", "gemm")])
+def test_the_plan_of_a_call(dtype: str, entry: str, tensors: Tensors) -> None:
+    a, b = (tensors(random(seed, 33, 33, dtype=dtype)) for seed in (0, 1))
+    d = tensors(np.zeros((33, 33), exact(a.base, b.base).dtype))
+    (ready,) = plan_cache.completed(*matmul_call(a, b, out=d)).plan.ready
+    assert ready.choice.kernel.entry == entry
