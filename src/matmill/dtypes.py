@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +39,7 @@ class DType:
         """The type in which products are summed."""
         return self.wider or self
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """True for integers, whose sums wrap around."""
         return self.numpy.kind in "iu"

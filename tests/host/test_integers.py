@@ -18,6 +18,8 @@ from matmill.dtypes import I32
 from matmill.jit.source import generate
 from matmill.kernels.inner import INNER
 from matmill.kernels.short_k import SHORT_K
+from matmill.kernels.thin import THIN
+from matmill.kernels.thin import space as thin_space
 from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
 from support.compiled import resources
@@ -98,6 +100,16 @@ def test_kernels_of_floats_say_that_they_take_no_integers(name: str, kernel: Any
     reason = kernel.why_not(problem(name, 16, 16, 32), H200)
     assert reason is not None
     assert name in reason
+
+
+@pytest.mark.parametrize("name", ["int32", "int64"])
+@pytest.mark.parametrize("sizes", [(14336, 8, 4096), (8, 14336, 4096), (14336, 16, 4096), (16, 14336, 4096)], ids=str)
+def test_no_tile_of_few_columns_spills(name: str, sizes: tuple[int, int, int]) -> None:
+    asked = problem(name, *sizes)
+    kernels = {generate(THIN.with_config(config), asked.dtype): config for config in thin_space(asked, H200)}
+    assert kernels
+    for source, config in kernels.items():
+        assert resources(source, H200.target).spill_stores == 0, str(config)
 
 
 def test_bytes_need_a_gpu_since_ampere() -> None:

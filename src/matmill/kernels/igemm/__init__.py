@@ -87,8 +87,7 @@ def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
 
 
 def _of_pairs(config: Config) -> Config:
-    vector = VECTOR_BYTES // F16.itemsize
-    return config.replace(BK=config["BK"] // 2, A_VEC=vector, B_VEC=vector)
+    return config.replace(BK=config["BK"] // 2, A_VEC=VECTOR_BYTES // 2, B_VEC=VECTOR_BYTES // 2)
 
 
 def _why_not_elements(problem: Gemm, arch: Arch) -> str | None:
