@@ -60,6 +60,10 @@ _TEXT = """\
   wave full matters more than the fastest one.
 - **Squares** of float32 and float64: float32 is multiplied by FMAs, without tf32, as torch.matmul does by default;
   float64 on the tensor cores.
+- **Integers**: those of 32 and 64 bits go to `kernels/gemm` and `kernels/thin`, those of 8 bits to `kernels/igemm`,
+  which multiplies by `mma.sync` m16n8k32. Bytes have to run along k and start on 16 bytes there. A launch before the
+  product copies an operand that does not, as a B stored row by row: one stored as n x k and passed transposed saves
+  that.
 
 `matmill.choose` decides by [the cost models](cost-models.md), not by these names. To ask why:
 

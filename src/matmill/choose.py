@@ -81,6 +81,8 @@ def choose_by_models(problem: Gemm, arch: Arch, *, exhaustive: bool = False) -> 
 def _least_seconds(problem: Gemm, arch: Arch) -> float:
     """Return the time of the least bytes, or of all operations, at the data sheet's rates: whichever is longer."""
     name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    if problem.dtype.itemsize == 1:  # of tensor cores, which a data sheet names for 16 bits
+        name = "float16"
     flops = arch.matrix_flops.get(name, arch.peak(problem.dtype.accumulator.name))
     return max(problem.least_bytes / arch.dram_bytes_per_s, problem.flops / flops)
 

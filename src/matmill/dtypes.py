@@ -1,7 +1,8 @@
 """The element types that matmill computes with: one table for arrays, sources and error bounds.
 
-``ELEMENTWISE`` has the types of real arrays, ``ALL`` those of real products, ``PRODUCTS`` complex ones too. ``DTYPES``
-are summed in their own type; the other, 16-bit types of products are summed in float32.
+``ELEMENTWISE`` has the types of transposes, ``ALL`` the real types of products, ``REAL_AND_COMPLEX`` complex ones too,
+and ``PRODUCTS`` integers besides. ``DTYPES`` are summed in their own type; the other, 16-bit types of ``ALL`` are
+summed in float32.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -39,12 +41,17 @@ class DType:
         """The type in which products are summed."""
         return self.wider or self
 
+    @cached_property
+    def is_integer(self) -> bool:
+        """True for integers, whose sums wrap around."""
+        return self.numpy.kind in "iu"
+
     def scalar(self, value: float) -> np.generic:
         """Return ``value`` as a kernel argument of exactly this type.
 
         Numbers that are too large become infinite, and integers wrap, as in C.
         """
-        if self.numpy.kind in "iu":
+        if self.is_integer:
             wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
             return wrapped
         if self.itemsize < 8 and abs(value) > 1e4:  # faster than to silence NumPy's warning for every value
@@ -62,7 +69,7 @@ def _ieee(name: str, cxx: str, kind: type[np.floating]) -> DType:
 F32 = _ieee("float32", "float", np.float32)
 F64 = _ieee("float64", "double", np.float64)
 
-_HALVES = "matmill/dtype/half.cuh"
+_HALVES, _INTEGERS = "matmill/dtype/half.cuh", "matmill/dtype/integer.cuh"
 # bfloat16 is no IEEE type: NumPy cannot tell its precision.
 F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
 BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
@@ -77,10 +84,16 @@ C64 = DType("complex64", np.dtype(np.complex64), "", 8, F32.roundoff, F32.tiny, 
 C128 = DType("complex128", np.dtype(np.complex128), "", 16, F64.roundoff, F64.tiny, part=F64)
 _C64_IN_C128 = DType("complex64 in complex128", C64.numpy, "", 8, F32.roundoff, F32.tiny, C128, part=F32)
 
-_UNSIGNED = DType("uint32", np.dtype(np.uint32), "unsigned", 4, 0.0, 0.0)
+
+def _integer(kind: type[np.integer], cxx: str, sums: DType | None = None, header: str = "") -> DType:
+    dtype: np.dtype[np.generic] = np.dtype(kind)
+    return DType(dtype.name, dtype, cxx, dtype.itemsize, 0.0, 0.0, sums, header)
+
+
 # Integer sums wrap around. C++ defines that for unsigned numbers only.
-I8 = DType("int8", np.dtype(np.int8), "signed char", 1, 0.0, 0.0, _UNSIGNED)
-I32 = DType("int32", np.dtype(np.int32), "int", 4, 0.0, 0.0, _UNSIGNED)
+U32, U64 = _integer(np.uint32, "unsigned"), _integer(np.uint64, "unsigned long long", None, _INTEGERS)
+I8, U8 = _integer(np.int8, "signed char", U32), _integer(np.uint8, "unsigned char", U32, _INTEGERS)
+I32, I64 = _integer(np.int32, "int", U32), _integer(np.int64, "long long", U64, _INTEGERS)
 #: Types for elements that are only moved, by size in bytes.
 BITS: dict[int, DType] = {
     1: I8,
@@ -93,12 +106,12 @@ DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
 COMPLEX: dict[str, DType] = {d.name: d for d in (C64, C128)}
-PRODUCTS: dict[str, DType] = {**ALL, **COMPLEX}
+REAL_AND_COMPLEX: dict[str, DType] = {**ALL, **COMPLEX}
+PRODUCTS: dict[str, DType] = {**REAL_AND_COMPLEX, **{d.name: d for d in (I8, U8, I32, U32, I64, U64)}}
 #: Short names, as PTX and the literature write them.
 SHORT = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32",
-    "c64": "complex64", "c128": "complex128",
-}  # fmt: skip
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128",
+} | {f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 32, 64)}  # fmt: skip
 
 
 def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
@@ -146,15 +159,18 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
 def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") -> DType:
     """Return the element type that ``out_dtype`` asks for in a product of elements of ``dtype``.
 
-    ``out_dtype`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It
-    may be float32 for 16-bit elements and float64 for float32 ones, which are then summed in float64. Raises
-    :class:`~matmill.errors.DTypeError` for any other type.
+    ``out_dtype`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself,
+    and int32 for 8-bit integers, which have no other. It may be float32 for 16-bit elements and float64 for float32
+    ones, which are then summed in float64. Raises :class:`~matmill.errors.DTypeError` for any other type.
 
     >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type("float64", F32).name
     ('float32', 'float16', 'float64')
+    >>> result_type(None, U8).name
+    'int32'
     """
+    narrow, wider = None if dtype in (I8, U8) else dtype, widest(dtype)
     if out_dtype is None:
-        return dtype
+        return narrow or I32
     # torch's dtypes have only this name; np.dtype takes JAX's scalar types as it takes NumPy's own.
     name = str(out_dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
@@ -165,11 +181,11 @@ def result_type(out_dtype: object, dtype: DType, argument: str = "out_dtype") ->
             if isinstance(error, DTypeError):
                 raise
             name = repr(out_dtype)
-    wider = widest(dtype)
-    for each in (dtype, wider):
-        if each is not None and name == each.name:
+    known = [each for each in (narrow, wider) if each is not None]
+    for each in known:
+        if name == each.name:
             return each
-    wanted = dtype.name if wider is None else f"{dtype.name} or {wider.name}"
+    wanted = " or ".join(each.name for each in known)
     raise DTypeError(
         argument=argument,
         got=f"dtype {name} for a product in {dtype.name}",
@@ -184,6 +200,8 @@ def widest(dtype: DType) -> DType | None:
     >>> widest(F16).name, widest(F32).name, widest(F64)
     ('float32', 'float64', None)
     """
+    if dtype.is_integer:
+        return I32 if dtype.itemsize == 1 else None
     return {F32: F64, C64: C128}.get(dtype, dtype.wider)
 
 
@@ -210,15 +228,17 @@ def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, convers
             argument=argument,
             got=f"dtype {name}",
             wanted=wanted,
-            fix=by_copy(argument, _cure(name, argument, conversion)),
+            fix=by_copy(argument, _cure(name, argument, conversion, table)),
         )
     return dtype
 
 
-def _cure(name: str, argument: str, conversion: str) -> str:
+def _cure(name: str, argument: str, conversion: str, table: Mapping[str, DType]) -> str:
     """Return the advice for multiplying an array of an unsupported type without losing what it holds."""
     if name.startswith("complex"):
         return f"Pass its parts: {argument}.real and {argument}.imag are real arrays."
+    if "int64" in table and ("int" in name or name == "bool"):  # those of more bits are in it
+        return f"Convert it first: {conversion.format(argument, 'int32')}."
     if _NARROW.fullmatch(name):
         return f"Convert it first: {conversion.format(argument, 'float32')}."
     exactly = ", which is exact up to 2**53" if "int" in name else ""

@@ -21,7 +21,7 @@ from matmill.dispatch.validate import (
     complex_scalar,
     out_of_memory,
 )
-from matmill.dtypes import PRODUCTS
+from matmill.dtypes import PRODUCTS, REAL_AND_COMPLEX
 from matmill.errors import ArgumentError
 from matmill.settings import Executor
 
@@ -91,9 +91,9 @@ def matmul(
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """Return ``activation(alpha * (a @ b) + beta * c + bias)`` of real (16 to 64 bits) or complex elements.
+    """Return ``activation(alpha * (a @ b) + beta * c + bias)`` of real or complex elements, or of integers.
 
-    They are float32, float64, float16, bfloat16, complex64 or complex128.
+    They are float32, float64, float16, bfloat16, complex64, complex128, or integers of 8, 32 and 64 bits.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
@@ -117,8 +117,12 @@ def matmul(
     they are, ``c`` too, but are no ``out``. There is neither bias nor activation; a row as ``c`` broadcasts. A Gram
     matrix is symmetric, or with the conjugate Hermitian, up to its rounding.
 
+    int32, int64, uint32 and uint64 are multiplied and summed in their own type, int8 and uint8 in int32, which is the
+    type of the result: exactly, and wrapping around as NumPy's integers do. Scalars are then whole numbers, and there
+    is neither bias nor activation. On a GPU 8-bit products need one since Ampere.
+
     ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
-    of k are promoted to a separate float32 sum. For float32 and float64 it changes nothing. ``precision="tf32"`` rounds
+    of k are promoted to a separate float32 sum. For other types it changes nothing. ``precision="tf32"`` rounds
     float32 elements to tf32, which tensor cores multiply faster; float32 is never rounded to tf32 without it. None is
     ``"default"``. On the host NumPy's BLAS computes the product, at least as exactly.
 
@@ -163,6 +167,8 @@ def matmul(
     >>> matmul(a, a.T, executor="cpu")
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
+    >>> matmul(np.int8([[100, 100]]), np.int8([[100], [100]]), executor="cpu")
+    array([[20000]], dtype=int32)
     >>> matmul(a, a.T, bias=np.float32([-10, -20]), activation="relu", executor="cpu")
     array([[ 0.,  0.],
            [ 4., 30.]], dtype=float32)
@@ -392,18 +398,20 @@ def product_request(  # noqa: PLR0917 — see _product
     epilogue: _EpilogueOptions | None,
 ) -> Request:
     """Return the request of a product; ``named`` is the handle of the stream that the call names, if any."""
-    a = inspect(first, operation.first, named, PRODUCTS)
-    b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, PRODUCTS)
-    z = None if c is None else inspect(c, "c", named, PRODUCTS)
-    target = None if out is None else inspect(out, "out", named, PRODUCTS)
-    if type(alpha) is not float:
-        alpha = complex_scalar(alpha, "alpha", a.dtype)
-    if type(beta) is not float:
-        beta = complex_scalar(beta, "beta", a.dtype)
+    types = REAL_AND_COMPLEX if operation is INNER else PRODUCTS
+    a = inspect(first, operation.first, named, types)
+    b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, types)
+    z = None if c is None else inspect(c, "c", named, types)
+    target = None if out is None else inspect(out, "out", named, types)
     vector, options = None, NO_OPTIONS
+    if a.dtype.is_integer:
+        alpha, beta = factor(alpha, "alpha", a.dtype), factor(beta, "beta", a.dtype)
+        epilogue = epilogue or (None, None, None, None, False)  # 8-bit elements have wider results
+    elif type(alpha) is not float or type(beta) is not float:
+        alpha, beta = complex_scalar(alpha, "alpha", a.dtype), complex_scalar(beta, "beta", a.dtype)
     if epilogue is not None:
         bias, activation, out_dtype, precision, batch_invariant = epilogue
-        vector = None if bias is None else inspect(bias, "bias", named, PRODUCTS)
+        vector = None if bias is None else inspect(bias, "bias", named, types)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
     if a.dtype.part is not None:
         if target is not None:

@@ -109,8 +109,10 @@ def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value
         if isinstance(value, Pointer if kind.endswith("*") else TensorMap):
             return value
     elif isinstance(value, int | float | np.number):
-        # The accumulator's number wraps, or becomes infinite, as C++'s would.
-        return dtype.accumulator.scalar(float(value)) if kind == "Acc" else _REALS[kind](value)
+        if kind != "Acc":
+            return _REALS[kind](value)
+        # The accumulator's number wraps, or becomes infinite, as C++'s would. An int may need more digits than a float.
+        return dtype.accumulator.scalar(value if isinstance(value, int) else float(value))
     raise ArgumentError(
         argument=f"parameter {name}", got=repr(value), wanted=f"a value of type {kind}", fix="Pass one that fits it."
     )

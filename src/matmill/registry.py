@@ -7,7 +7,7 @@ tables.
 from __future__ import annotations
 
 from matmill.kernel import Production
-from matmill.kernels import complex_copy, gemm, hgemm, inner, short_k, thin, wgmma
+from matmill.kernels import complex_copy, gemm, hgemm, igemm, inner, short_k, thin, wgmma
 from matmill.kernels.gemm import slices
 from matmill.kernels.transpose import add, slim, small
 from matmill.problem import ComplexCopy, Geam, Gemm
@@ -16,6 +16,7 @@ from matmill.problem import ComplexCopy, Geam, Gemm
 PRODUCTION: tuple[Production[Gemm], ...] = (
     gemm.PRODUCTION,
     hgemm.PRODUCTION,
+    igemm.PRODUCTION,
     wgmma.PRODUCTION,
     short_k.PRODUCTION,
     inner.PRODUCTION,

@@ -10,7 +10,7 @@ import pytest
 from matmill import plan
 from matmill.arrays import operand as operand_module
 from matmill.dispatch import fast_path, plan_cache
-from matmill.dtypes import COMPLEX, ELEMENTWISE
+from matmill.dtypes import PRODUCTS
 from matmill.runtime import gpu, stream_scratch
 from support.compiled import in_ptx_alone
 from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors, unpack_dual, written
@@ -33,7 +33,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
 @pytest.fixture
 def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Provide tensors of a stand-in for torch, whose current stream is 33."""
-    names = {name: name for name in (*ELEMENTWISE, *COMPLEX, "int16", "uint8", "strided")}
+    names = {name: name for name in (*PRODUCTS, "int16", "strided")}
     inside = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda _index: 33, _is_tracing=lambda: Tensor.tracing, _increment_version=written
     )

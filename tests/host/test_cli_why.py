@@ -221,7 +221,7 @@ def test_reasons_against_configurations_are_counted(
         (("matmul", "3xx4", "4x3"), ("SHAPE", "'3xx4'")),
         (("matmul", "3.5x4", "4x3"), ("SHAPE", "'3.5x4'")),
         (("transpose", "3T"), ("SHAPE", "'3T'")),
-        (("matmul", "3x4", "4x3", "--dtype", "int8"), ("--dtype", "float16")),
+        (("inner", "3x4", "4x3", "--dtype", "int8"), ("--dtype", "float16")),
         (("matmul", "3x4", "4x3", "--dtype", "float"), ("--dtype", "float32")),
         (("matmul", "200x200", "200x200", "--arch", "t4", "--dtype", "bfloat16"), ("problem", "mma.sync")),
     ],

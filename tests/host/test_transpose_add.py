@@ -293,12 +293,12 @@ def test_out_may_overlap_a_y_that_is_not_read() -> None:
     assert _same(_add(X, pool[:12].reshape(4, 3), beta=0, out=pool[1:13].reshape(4, 3)), X.T)
 
 
-def test_products_go_on_refusing_integers() -> None:
+def test_inner_goes_on_refusing_integers() -> None:
     ones = np.ones((3, 3), np.int8)
     good = np.ones((3, 3), np.float32)
     for operation, arguments, argument in (
-        (matmill.matmul, (ones, ones), "a"),
-        (matmill.matmul, (good, ones.astype(np.int32)), "b"),
+        (matmill.inner, (ones, ones), "e"),
+        (matmill.inner, (good, ones.astype(np.int32)), "f"),
         (partial(matmill.inner, c=ones, beta=1), (good, good), "c"),
     ):
         with pytest.raises(errors.DTypeError, match=r"wanted float32, float64, float16 or bfloat16\.") as raised:

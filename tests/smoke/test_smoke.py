@@ -21,6 +21,7 @@ BY_ENTRY: dict[str, Any] = {production.kernel.entry: production for production i
 CASES = {
     "gemm": (Case(33, 45, 17), Case(64, 32, 16, "float64", beta=0.5)),
     "hgemm": (Case(37, 43, 29, "float16"), Case(64, 64, 64, "bfloat16", "row")),
+    "igemm": (Case(37, 43, 29, "int8", "row"), Case(64, 64, 64, "uint8", beta=3)),
     "wgmma_gemm": (Case(64, 64, 64, "bfloat16", "row"), Case(80, 24, 40, "float16")),
     "short_k": (Case(100, 3, 3), Case(65, 8, 5, "float16")),
     "inner": (Case(3, 5, 1001), Case(4, 4, 900, "float64", "gram")),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from matmill import arch
 from matmill.arrays import dlpack
-from matmill.dtypes import COMPLEX, ELEMENTWISE
+from matmill.dtypes import PRODUCTS
 from matmill.emulator import Memory, run
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
@@ -153,7 +153,7 @@ class DeviceArray(dlpack.Export):
     def __init__(self, device: FakeGPU, array: Array) -> None:
         self.buffer = device.upload(array, "array")
         self.waits: list[int] = []
-        dtype = (ELEMENTWISE | COMPLEX)[array.dtype.name]
+        dtype = PRODUCTS[array.dtype.name]
         super().__init__(
             self.buffer.address, array.shape, dtype, device=(2, 0), keep=self.buffer, wait=self.waits.append
         )
@@ -234,7 +234,7 @@ class Tensor:
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
         """Return poisoned memory."""
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
-        kind = np.dtype(np.uint8) if dtype == "uint8" else (ELEMENTWISE | COMPLEX)[dtype or self.dtype].numpy
+        kind = np.dtype(np.uint8) if dtype == "uint8" else PRODUCTS[dtype or self.dtype].numpy
         array = np.empty(shape, kind)
         if self.behind:
             memory = np.empty(array.nbytes + 16, np.uint8)

@@ -11,6 +11,7 @@ FLOAT32 = "tests/emulated/test_float32_kernel.py"
 WGMMA = f"{PRODUCTS}::test_the_warp_specialised_kernel"
 ORDERS, AUDITS = "tests/emulated/test_summation_orders.py", "tests/host/test_product_audit.py"
 INVARIANT, HOST_INVARIANT = (f"tests/{folder}/test_batch_invariant.py" for folder in ("emulated", "host"))
+INTEGERS, HOST_INTEGERS = (f"tests/{folder}/test_integers.py" for folder in ("contract", "host"))
 SPLIT, IN_PIECES = "tests/emulated/test_split_kernels.py", f"{PRODUCTS}::test_float32_in_pieces"
 
 
@@ -496,4 +497,18 @@ FAULTS = (
           'around: float = float("nan")', "around: float = 0.0", AUDITS, "bounds"),
     Fault("audit: a wrong product ends well", "cli/audit.py", "return 0 if all(audits) else 1", "return 0",
           "tests/host/test_cli_audit.py", "wrong"),
+    Fault("integers: bytes without a sign are taken for signed ones", "include/matmill/ptx/mma_integers.cuh",
+          "s32.u8.u8.s32", "s32.s8.s8.s32", INTEGERS, "bytes and uint8"),
+    Fault("integers: rows off vectors are not repacked", "kernels/igemm/__init__.py",
+          "align >= VECTOR_BYTES and problem.k", "problem.k", INTEGERS, "bytes and emulator"),
+    Fault("integers: batches of C are those of D", "kernels/igemm/kernel.cuh", "(C) + batch * c_batch",
+          "(C) + batch * d_batch", INTEGERS, "bytes and int8 and emulator"),
+    Fault("integers: upper halves of 64 bits are lost", "include/matmill/dtype/integer.cuh",
+          "static_cast<long long>(x)", "static_cast<long long>(unsigned(x))", INTEGERS, "columns and int64"),
+    Fault("integers: factors are rounded to float64", "parameters.py",
+          "scalar(value if isinstance(value, int) else float(value))", "scalar(float(value))", INTEGERS, "factors"),
+    Fault("integers: a fraction scales them", "dispatch/transpose.py", "if not number.is_integer():",
+          "if number != number:", HOST_INTEGERS, "refusals"),
+    Fault("integers: the host sums bytes in bytes", "dispatch/gemm.py", "if wide and a.itemsize == 1 else",
+          "if wide and a.itemsize == 0 else", INTEGERS, "shapes and cpu"),
 )  # fmt: skip

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.dtypes import ALL
+from matmill.dtypes import PRODUCTS
 from matmill.emulator import Report
 from matmill.jit.source import Source, generate
 from matmill.kernel import Kernel
 from matmill.problem import Gemm
+from support.integers import IntegerProduct
 from support.strided import H200, ROW, Layout
 from support.strided_product import StridedProduct
 
@@ -48,7 +49,9 @@ class Case:
         a, b = (Layout(transposed=layout == "column", pad=pad) for layout in (self.a_layout, self.layout))
         given: dict[str, Any] = {"gram": self.layout == "gram", "in_place": in_place, "c": ROW if self.beta else None}
         shape = (self.m, self.n, self.k)
-        return StridedProduct(shape, a, b, dtype=ALL[self.dtype], alpha=self.alpha, beta=self.beta, **given)
+        dtype = PRODUCTS[self.dtype]
+        kind = IntegerProduct if dtype.is_integer else StridedProduct
+        return kind(shape, a, b, dtype=dtype, alpha=self.alpha, beta=self.beta, **given)
 
 
 def problem_of(case: Case) -> Gemm:

@@ -56,6 +56,8 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
     memory = problem.least_bytes / arch.dram_bytes_per_s
     if not isinstance(problem, Gemm):
         return Floor(memory, in_words("dram"), None, None, 0.0, memory)
+    if problem.dtype.is_integer:
+        return _of_integers(problem, arch, memory)
     name = "tf32" if problem.precision == "tf32" else (problem.dtype.part or problem.dtype).name
     usable = dict.fromkeys(PEAKS_BY_TYPE[name], 1)
     if problem.dtype.wider is not None:
@@ -71,6 +73,16 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
     split = f", {usable[unit]} products for each of float32" if usable[unit] > 1 else ""
     bound = in_words(unit if compute >= memory else "dram")
     return Floor(max(compute, memory), bound, PEAKS[unit] + split, rates[unit], compute, memory)
+
+
+def _of_integers(problem: Gemm, arch: Arch, memory: float) -> Floor:
+    """Return the floor of integers: tensor cores multiply bytes twice as fast as float16, other units the rest."""
+    unit, rate = "integer units", arch.peak(problem.dtype.accumulator.name)
+    if problem.dtype.itemsize == 1 and "float16" in arch.matrix_flops:
+        unit, rate = "tensor cores, integers", 2 * arch.matrix_flops["float16"]
+    compute = problem.flops / rate
+    bound = f"compute: {unit.partition(',')[0]}" if compute >= memory else in_words("dram")
+    return Floor(max(compute, memory), bound, unit, rate, compute, memory)
 
 
 def split_method(problem: Gemm, config: Config) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 from matmill.arrays import cuda_interface, dlpack
 from matmill.arrays.cures import cure
 from matmill.driver import load as load_driver
-from matmill.dtypes import BF16, BY_TO, COMPLEX, ELEMENTWISE, DType, named, of_numpy
+from matmill.dtypes import BF16, BY_TO, ELEMENTWISE, PRODUCTS, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 DeviceId: TypeAlias = tuple[str, int]
@@ -186,7 +186,7 @@ def _torch_reader(kind: type) -> Reader:
     own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
     if own is not plain:
         return _torch_wrapper
-    rows = {getattr(torch, name): dtype for name, dtype in (ELEMENTWISE | COMPLEX).items()}
+    rows = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items()}
     cuda: dict[int, DeviceId] = {}
     strided, forward_ad = torch.strided, torch.autograd.forward_ad
     tracing = torch._C._is_tracing  # noqa: SLF001 — what the public `torch.jit.is_tracing` calls

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from matmill.cli.console import transferring
 from matmill.cli.options import Subparsers
 from matmill.cli.product import add_arguments, finish, reader, run_product
-from matmill.dtypes import PRODUCTS, of_numpy
+from matmill.dtypes import REAL_AND_COMPLEX, of_numpy
 from matmill.problem import Gemm
 
 
@@ -22,8 +22,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "inner",
         help="multiply two .npy files with few outputs and a long k",
         description="OUT = alpha * E @ F + beta * C for .npy files with E (m, k), F (k, n) and m and n up to 128, or "
-        f"E times its own transpose where F is left out. Elements are {', '.join(PRODUCTS)}. Inputs are memory-mapped; "
-        "real ones may be larger than the memory of GPU and host. The output appears whole or not at all.",
+        f"E times its own transpose where F is left out. Elements are {', '.join(REAL_AND_COMPLEX)}. Inputs are "
+        "memory-mapped; real ones may be larger than the memory of GPU and host. The output appears whole or not at all.",
         epilog="Samples of 8 features, a sample per row: `matmill inner X.npy --transpose --out GRAM.npy` makes the "
         "8x8 matrix X.T @ X, and `matmill inner X.npy Y.npy --transpose --out D.npy` makes X.T @ Y.",
     )
@@ -53,7 +53,7 @@ def _problem(e: NDArray[Any], f: NDArray[Any], *, gram: bool, has_c: bool) -> Ge
         m=e.shape[0],
         n=f.shape[1],
         k=e.shape[1],
-        dtype=of_numpy(e.dtype, "E", PRODUCTS),
+        dtype=of_numpy(e.dtype, "E", REAL_AND_COMPLEX),
         gram=gram,
         has_c=has_c,
     )

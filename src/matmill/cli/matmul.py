@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from matmill.cli.options import Subparsers, add_precision
 from matmill.cli.product import add_arguments, finish, reader, run_product
-from matmill.dtypes import PRODUCTS
+from matmill.dtypes import PRODUCTS, of_numpy, result_type
 from matmill.problem import Gemm
 
 
@@ -28,14 +28,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
     add_precision(parser)
-    add_arguments(parser)
+    add_arguments(parser, PRODUCTS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Multiply, write the file, print the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.ops import matmul  # noqa: PLC0415 — other commands should not pay for its import
 
-    read = reader(args)
+    read = reader(args, PRODUCTS)
     a, b = read(args.a, "A"), read(args.b, "B")
     c = None if args.c is None else read(args.c, "--c")
     summed = {"precision": args.precision, "batch_invariant": args.batch_invariant}
@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: bool) -> Gemm:
-    from matmill.dtypes import of_numpy  # noqa: PLC0415 — with ops
-
+    dtype = of_numpy(a.dtype, "A", PRODUCTS)
     m = a.shape[-2] if a.ndim > 1 else 1
     n = b.shape[-1] if b.ndim > 1 else 1
     matrix_axes = (a.ndim > 1) + (b.ndim > 1)
@@ -55,7 +54,8 @@ def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: 
         m=m,
         n=n,
         k=a.shape[-1],
-        dtype=of_numpy(a.dtype, "A", PRODUCTS),
+        dtype=dtype,
+        out_dtype=None if (result := result_type(None, dtype)) is dtype else result,
         batch=batch,
         a_batch=0 if math.prod(a.shape[:-2]) == 1 else None,
         b_batch=0 if math.prod(b.shape[:-2]) == 1 else None,

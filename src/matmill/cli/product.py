@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from matmill.cli.console import say_how_long, show, show_json, table
 from matmill.cli.files import load, save
 from matmill.cli.options import writable
 from matmill.config import Config
-from matmill.dtypes import PRODUCTS, long_name
+from matmill.dtypes import REAL_AND_COMPLEX, DType, long_name
 from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.problem import Gemm
 
@@ -51,15 +51,15 @@ def number(text: str) -> complex:
     return value if value.imag else value.real
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that both commands share."""
+def add_arguments(parser: argparse.ArgumentParser, types: Mapping[str, DType] = REAL_AND_COMPLEX) -> None:
+    """Declare the options that both commands share, for elements of ``types``."""
     add = parser.add_argument
     add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes; no input's file")
     add(
         "--dtype",
         metavar="TYPE",
-        help=f"type of the elements, which the files must have: {', '.join(PRODUCTS)}, or short, as bf16; bfloat16 "
-        "takes two bytes without a type, which is how NumPy writes it, and uint16",
+        help=f"type of the elements, which the files must have: {', '.join(types)}, or short, as bf16; bfloat16 takes "
+        "two bytes without a type, which is how NumPy writes it, and uint16",
     )
     add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
     add("--alpha", type=number, default=1.0, help="factor of the product (default 1)")
@@ -68,17 +68,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON document")
 
 
-def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
+def reader(
+    args: argparse.Namespace, types: Mapping[str, DType] = REAL_AND_COMPLEX
+) -> Callable[[Path, str], NDArray[Any]]:
     """Return the function that reads the command's files, whose elements have the type of ``--dtype``.
 
     Raises :class:`~matmill.errors.ArgumentError` if ``--out`` cannot be written. The function raises it for a file that
     is not such an array, or that is ``--out`` itself.
     """
     writable(args.out, "--out")
-    dtype = None if args.dtype is None else PRODUCTS[long_name(args.dtype, PRODUCTS)]
+    dtype = None if args.dtype is None else types[long_name(args.dtype, types)]
 
     def read(path: Path, argument: str) -> NDArray[Any]:
-        loaded = load(path, argument, dtype, wanted=" or ".join(PRODUCTS))
+        loaded = load(path, argument, dtype, wanted=" or ".join(types))
         if args.out.exists() and args.out.samefile(path):
             raise ArgumentError(
                 argument="--out",
@@ -165,7 +167,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
         rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
     row = [str(problem), on, time, rate, f"{limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
-    lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
+    lines = [f"Wrote {args.out}: {product.shape} {problem.d_dtype.name}."]
     if on == "gpu":
         lines.append("The time includes the copies to the GPU and back.")
     if seconds is None:

@@ -20,7 +20,7 @@ from matmill.cli.options import Subparsers, add_precision, size
 from matmill.cli.shapes import factors, operand, packed, product_stages, transposed
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
-from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
+from matmill.dtypes import ALL, ELEMENTWISE, PRODUCTS, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.lowering import SubProblem, lower_transpose, transpose_shape
 
@@ -39,7 +39,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add = parser.add_argument
     add("operation", help=f"one of {', '.join(_OPERATIONS)}")
     add("shapes", nargs="+", metavar="SHAPE", help="of a and b, or of x (and y, which is x's transposed by default)")
-    add("--dtype", default="float32", metavar="|".join(ELEMENTWISE), help="element type (default: float32)")
+    add("--dtype", default="float32", metavar="|".join(PRODUCTS), help="element type (default: float32)")
     add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
     add("--gram", action="store_true", help="b is a's transpose, in the same memory; name a's shape alone")
     add_precision(parser)
@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
     arch = arches.get(args.arch, "--arch")
     if args.operation not in _OPERATIONS:
         raise unknown_name("operation", args.operation, _OPERATIONS)
-    product = _OPERATIONS[args.operation] is _product
-    dtype = ELEMENTWISE[long_name(args.dtype, ALL if product else ELEMENTWISE)]
+    real = {name: dtype for name, dtype in PRODUCTS.items() if dtype.part is None}
+    types = {"matmul": real, "inner": ALL}.get(args.operation, ELEMENTWISE)
+    dtype = types[long_name(args.dtype, types)]
     stages = fit_batches(_OPERATIONS[args.operation](args, dtype), arch)
     explanations = [(stage, explain(stage.problem, arch)) for stage in stages]
     if args.json:

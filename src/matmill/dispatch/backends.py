@@ -150,7 +150,8 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
     """
     gpu = GPU.get(0)
     a, b = request.a, request.b
-    plain = request.bias is None and request.options == NO_OPTIONS and a.dtype.part is None
+    real = a.dtype.part is None and not a.dtype.is_integer
+    plain = request.bias is None and request.options == NO_OPTIONS and real
     if b is not None and request.operation.streams and plain and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
         return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:

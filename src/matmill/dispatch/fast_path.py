@@ -13,7 +13,7 @@ from typing import Any
 
 from matmill.dispatch import plan_cache
 from matmill.dispatch.validate import Operation
-from matmill.dtypes import ELEMENTWISE, DType
+from matmill.dtypes import PRODUCTS, DType
 from matmill.plan import Enqueue
 
 
@@ -52,7 +52,7 @@ class _Torch:
         torch = sys.modules["torch"]
         self.byte = torch.uint8
         self.current_stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001 — see matmill.arrays.streams
-        self.dtypes = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
+        self.dtypes = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items()}
         self.empty_like = torch.empty_like
         self.forward_ad = torch.autograd.forward_ad
         # Called by the public `torch.autograd.graph.increment_version`, half of whose 0.2 µs goes into type checks.

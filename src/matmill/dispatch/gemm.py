@@ -37,6 +37,8 @@ def _shape(request: Request) -> Shape:
             wanted="a bias of real elements",
             fix="Pass it as c with beta=1.0, or add it to the result: both broadcast.",
         )
+    if request.bias is not None and a.dtype.is_integer:
+        raise _only_of_floats("bias", "an array", a.dtype, "Pass it as c=, with beta=1.")
     gemm_epilogue(request.bias, None, a.shape, b.shape)
     _check_added(request, shape)
     return shape
@@ -108,6 +110,8 @@ def checked_options(
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise unknown_name("activation", str(activation), ACTIVATIONS)
+    if activation is not None and dtype.is_integer:
+        raise _only_of_floats("activation", repr(activation), dtype, "Apply it to the result.")
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
     result = result_type(out_dtype, dtype)
@@ -120,13 +124,20 @@ def checked_options(
         )
     if precision == "tf32" or precision in SPLIT_METHODS:
         _check_tensor_cores(precision, dtype, result)
-    # float32 and float64 are summed by FMA: nothing needs promotion.
-    precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
+    # float32 and float64 are summed by FMA, and integers exactly in any order: nothing needs promotion.
+    exact = dtype.wider is None or dtype.is_integer
+    precise = "default" if precision is None or (precision == "high" and exact) else precision
     if not isinstance(batch_invariant, bool):
         raise ArgumentError(
             argument="batch_invariant", got=repr(batch_invariant), wanted="True or False", fix="Pass bool(value)."
         )
-    return Options(activation, None if result is dtype else result, precise, batch_invariant)
+    ordered = batch_invariant and not dtype.is_integer
+    return Options(activation, None if result is dtype else result, precise, ordered)
+
+
+def _only_of_floats(argument: str, got: str, dtype: DType, fix: str) -> ArgumentError:
+    got, wanted = f"{got} with elements of {dtype.name}", "None: integer products have none"
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
 def _check_tensor_cores(precision: str, dtype: DType, result: DType) -> None:
@@ -159,7 +170,7 @@ def _compute(request: Request, shape: Shape) -> Array:
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        multiply = _by_rows if request.options.batch_invariant else _product
+        multiply = _by_rows if request.options.batch_invariant else _integers if a.dtype.is_integer else _product
         left, right = _values(request, a, "a"), _values(request, b, "b")
         product = multiply(left, right, scalar, wide=taken.wider is not None)
         if len(a.shape) > 1 and a.dtype.part is None and mirrors(a, b) and not request.options.batch_invariant:
@@ -180,6 +191,12 @@ def _values(request: Request, operand: Operand, name: str) -> Array:
     """Return an operand's values on the host: its elements, or their conjugates."""
     elements: Array = operand.owner
     return elements.conj() if name in request.options.conjugates else elements
+
+
+def _integers(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:
+    """Compute ``a @ b`` of integers, which wraps around; BLAS sums products of bytes exactly, in float64."""
+    total = _widened(a, b, np.float64).astype(np.int64) if wide and a.itemsize == 1 else np.matmul(a, b)
+    return np.asarray(total).astype(scalar)
 
 
 def _product(a: Array, b: Array, scalar: type[np.generic], *, wide: bool) -> Array:

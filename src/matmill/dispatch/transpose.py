@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,13 @@ _BLOCK, _WIDEST = 2**18, 2**10
 Array: TypeAlias = NDArray[Any]
 
 
-def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
-    """Return ``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
+def factor(value: Any, argument: str, dtype: DType) -> float:
+    """Return ``value`` as a number that scales elements of ``dtype``; integers are scaled by integers.
 
     Raises :class:`~matmill.errors.ArgumentError` for a value that is not a real number, and for a fraction that would
     scale integers.
     """
-    if dtype.numpy.kind != "i":
+    if not dtype.is_integer:
         return scalar(value, argument)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         whole = int(value)
@@ -44,7 +44,7 @@ def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
             )
         whole = int(number)
     # Sums wrap around, so that only the lower bits of factors matter.
-    return float(whole & 0xFFFFFFFF)
+    return whole & (1 << 8 * dtype.accumulator.itemsize) - 1
 
 
 def without_x(request: Request) -> Request:

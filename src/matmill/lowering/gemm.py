@@ -255,13 +255,17 @@ def _whole_sixteens(count: int) -> int:
 
 
 def _may_be_repacked(problem: Gemm, align: int, strides: Strides) -> bool:
-    """Tell whether tensor cores need a copy of an operand: one off 16 bytes, or of tf32 and not contiguous along k.
+    """Tell whether tensor cores need a copy of an operand: one off 16 bytes, or not contiguous along k.
+
+    Two strides along and across k are as good as one for 16-bit elements, not for tf32 and bytes.
 
     ``strides`` are those along k and across it.
     """
     along_k, across = strides
     if problem.precision == "tf32":
         return align < 16 or along_k != 1 or across == 1
+    if problem.dtype.itemsize == 1:
+        return align < 16 or along_k != 1 or problem.k % 16 != 0
     return problem.dtype.itemsize == 2 and (align < 16 or 1 not in {along_k, across})
 
 

@@ -14,7 +14,7 @@ import torch
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD
 from matmill.dispatch.validate import Operation
-from matmill.dtypes import ELEMENTWISE, PRODUCTS, DType
+from matmill.dtypes import ELEMENTWISE, REAL_AND_COMPLEX, DType
 
 LIBRARY: Any = torch.library.Library("matmill", "DEF")
 
@@ -45,8 +45,10 @@ _OPTIONS = "str? activation=None, ScalarType? out_dtype=None, str? precision=Non
 OPERATORS: dict[str, Operator] = {
     "transpose_add": Operator(TRANSPOSE_ADD, ELEMENTWISE, ("x", "y"), _SCALARS),
     "transpose": Operator(TRANSPOSE, ELEMENTWISE, ("x",)),
-    "inner": Operator(INNER, PRODUCTS, ("e", "f")),
-    "matmul": Operator(MATMUL, PRODUCTS, ("a", "b", "bias"), _OPTIONS, ("activation", "out_dtype", "precision")),
+    "inner": Operator(INNER, REAL_AND_COMPLEX, ("e", "f")),
+    "matmul": Operator(
+        MATMUL, REAL_AND_COMPLEX, ("a", "b", "bias"), _OPTIONS, ("activation", "out_dtype", "precision")
+    ),
 }
 
 for _name, _operator in OPERATORS.items():

@@ -1,4 +1,6 @@
-"""D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
+"""D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments.
+
+Elements are float32, float64, or integers of 32 or 64 bits, whose sums wrap around.
 
 The production twin of the SGEMM ladder's last rung: both are built on ``kernels/gemm/simt.cuh``. Where D
 has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Columns, Config, Tiles
-from matmill.dtypes import F32, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.gemm.cost import explain, least
 from matmill.kernels.gemm.tiles import TILE, TILES, shapes, threads, why_not, with_vector_widths
@@ -27,8 +28,9 @@ _FEW_TILES, _MOST_EVEN, _WORTH = 2, 8, 0.95
 #: With a long k, tiles of 128 x 128 need more rows or columns than this to be well filled. Smaller tiles, which copy
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
-#: Tiles with 64 rows, of those that compile in the least time, for products whose own tile is not compiled.
-_GENERAL = {F32: next(one for one in TILES[4] if (one["BM"], one["SLICES"]) == (64, 4)), F64: TILES[8][1]}
+#: Tiles with 64 rows by element size, of those that compile in the least time, for products whose own tile is not
+#: compiled.
+_GENERAL = {4: next(one for one in TILES[4] if (one["BM"], one["SLICES"]) == (64, 4)), 8: TILES[8][1]}
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -83,19 +85,19 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
 def _where_wide(problem: Gemm, arch: Arch, tiles: Tiles | None = None) -> Columns:
     """Return :func:`space`, or nothing for products of few outputs and a long k.
 
-    The inner kernel takes all of these but the widest.
+    The inner kernel takes all of these but the widest, and those of integers.
     """
-    narrow = is_long(problem) and max(problem.m, problem.n) <= _NARROWEST
+    narrow = is_long(problem) and max(problem.m, problem.n) <= _NARROWEST and not problem.dtype.is_integer
     return Columns(()) if narrow else _among(problem, arch, tiles)
 
 
 def general(problem: Gemm, _arch: Arch) -> Config | None:
     """Return a tile of middling size whose copies are element by element: it takes all layouts of an element type."""
     dtype = problem.dtype
-    if dtype not in _GENERAL:
+    if dtype.itemsize not in _GENERAL or dtype.itemsize != dtype.accumulator.itemsize:
         return None
     unaligned = Gemm(1, 1, 1, dtype, a_align=dtype.itemsize, b_align=dtype.itemsize, d_align=dtype.itemsize)
-    return with_vector_widths(_GENERAL[dtype], unaligned).launched(SPLIT_K=1)
+    return with_vector_widths(_GENERAL[dtype.itemsize], unaligned).launched(SPLIT_K=1)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:

@@ -108,7 +108,7 @@ def copies(problem: Gemm) -> dict[str, int]:
     b_along_k = _along_k(outer=problem.b_row_col[1], k=problem.b_row_col[0])
     a_wide = not a_along_k and problem.a_row_col[0] == 1 and problem.a_align >= VECTOR_BYTES and problem.m % vector == 0
     b_wide = not b_along_k and problem.b_row_col[1] == 1 and problem.b_align >= VECTOR_BYTES and problem.n % vector == 0
-    narrow = problem.dtype.wider is None
+    narrow = problem.dtype.accumulator.itemsize == problem.dtype.itemsize
     d_wide = narrow and problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
     return {
         "A_ALONG_K": int(a_along_k),

@@ -117,8 +117,10 @@ def among_where_long(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     """Return :func:`space` if k is long, or if no other kernel takes the element type.
 
     This kernel is compiled for every m and n. The tiled kernels are not, and are as fast for short k; the one for
-    16-bit types needs tensor cores.
+    16-bit types needs tensor cores. It sums no integers.
     """
+    if problem.dtype.is_integer:
+        return Columns(())
     only_one = problem.dtype.wider is not None and why_not_tensor_cores(problem, arch) is not None
     return _among(problem, arch, tiles) if only_one or is_long(problem) else Columns(())
 
@@ -322,6 +324,8 @@ def block_terms(config: Config) -> int:
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Return why the constants do not fit the problem, or None."""
+    if problem.dtype.is_integer:
+        return f"the kernel sums floats, not {problem.dtype.name}"
     checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
     reason = why_not_precision(problem, promotes=True) or next(
         filter(None, (check(problem, config) for check in checks)), None

@@ -321,6 +321,8 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 def _why_not_elements(problem: Gemm, arch: Arch) -> str | None:
     size = problem.dtype.itemsize
+    if problem.dtype.is_integer:
+        return f"the kernel sums floats, not {problem.dtype.name}"
     if problem.dtype is BF16 and arch.capability < _BFLOAT:
         has = ".".join(map(str, arch.capability))
         return f"tensor cores take bfloat16 from compute capability 8.0 on: {arch.name} has {has}"

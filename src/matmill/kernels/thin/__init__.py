@@ -41,7 +41,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     """Return :func:`space`, or its configurations that have one of ``tiles``."""
-    if min(problem.m, problem.n) > MOST_FEW or problem.k < _LEAST_K or is_long(problem):
+    if min(problem.m, problem.n) > MOST_FEW or problem.k < _LEAST_K or _by_inner(problem):
         return Columns(())
     swap = problem.m < problem.n
     launched = exchanged(problem) if swap else problem
@@ -53,6 +53,11 @@ def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
         pairs = [(row, slices) for row, config in each for slices in _slices(launched, config, arch)]
     rows, slices = [row for row, _ in pairs], [count for _, count in pairs]
     return tiled.take(rows, SPLIT_K=slices, EXCHANGED=[int(swap)] * len(rows))
+
+
+def _by_inner(problem: Gemm) -> bool:
+    """Tell whether the inner kernel takes the product, or a kernel of 8-bit integers, which this one would widen."""
+    return problem.dtype.itemsize == 1 or (is_long(problem) and not problem.dtype.is_integer)
 
 
 def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:

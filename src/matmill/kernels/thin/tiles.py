@@ -126,6 +126,8 @@ def _tiles(facts: _Facts) -> Iterator[Config]:
     size, sums = facts.dtype.itemsize, facts.dtype.accumulator.itemsize
     number, width, by_k = facts.few, facts.width, facts.by_k
     most_rows = max(1, _MOST_SUMS[by_k] * 4 // (sums * number))
+    if facts.dtype.is_integer and sums * number >= 4 * VECTOR_BYTES:  # products of integers take registers too
+        most_rows = min(most_rows, 1 + by_k)
     most_bk = min(_MOST_BK, _BUFFER_BYTES // (sums * number))
     for warps_k in (1, 2, 4, 8):
         if not by_k:
