@@ -23,7 +23,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="multiply two .npy files with few outputs and a long k",
         description="OUT = alpha * E @ F + beta * C for .npy files with E (m, k), F (k, n) and m and n up to 128, or "
         f"E times its own transpose where F is left out. Elements are {', '.join(REAL_AND_COMPLEX)}. Inputs are "
-        "memory-mapped; real ones may be larger than the memory of GPU and host. The output appears whole or not at all.",
+        "memory-mapped; real ones may be larger than the memory of GPU and host. The output appears whole or not at "
+        "all.",
         epilog="Samples of 8 features, a sample per row: `matmill inner X.npy --transpose --out GRAM.npy` makes the "
         "8x8 matrix X.T @ X, and `matmill inner X.npy Y.npy --transpose --out D.npy` makes X.T @ Y.",
     )

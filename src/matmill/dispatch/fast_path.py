@@ -52,7 +52,8 @@ class _Torch:
         torch = sys.modules["torch"]
         self.byte = torch.uint8
         self.current_stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001 — see matmill.arrays.streams
-        self.dtypes = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items()}
+        # Complex tensors may be lazy conjugates.
+        self.dtypes = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items() if dtype.part is None}
         self.empty_like = torch.empty_like
         self.forward_ad = torch.autograd.forward_ad
         # Called by the public `torch.autograd.graph.increment_version`, half of whose 0.2 µs goes into type checks.
