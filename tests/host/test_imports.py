@@ -31,7 +31,7 @@ LAYERS = (
     ("dispatch",),
     ("ops",),
     ("tuning",),
-    ("torch", "dask"),
+    ("torch", "dask", "jax"),
     ("bench",),
     ("ladders", "learn"),
     ("cli",),
