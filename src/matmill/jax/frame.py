@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
 from typing import Any, TypeAlias
 
 from matmill.errors import ArgumentError
@@ -24,8 +25,8 @@ STREAM, ORDINAL = 4, 17
 _ERROR, _ALLOCATE, _FREE = 0, 9, 10
 #: The most that XLA lets a handler ask for; its allocators align to more.
 _ALIGNMENT = 16
-#: Address, XLA_FFI_DataType and shape.
-Buffer: TypeAlias = tuple[int, int, tuple[int, ...]]
+#: XLA_FFI_DataType and shape.
+Array: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 def _structure(name: str, **fields: Any) -> Any:
@@ -77,11 +78,18 @@ class Call:
         (span,) = _words(self._frame.attributes.items, self._frame.attributes.count)
         return ctypes.string_at(*_words(span, 2)).decode()
 
-    def buffers(self) -> list[Buffer]:
-        """Return the operands and, last, the result."""
-        lists = self._frame.operands, self._frame.results
-        buffers = (_checked(_Buffer.from_address(item)) for x in lists for item in _words(x.items, x.count))
-        return [(x.data or 0, x.dtype, tuple(_words(x.dims, x.rank))) for x in buffers]
+    def addresses(self) -> list[int]:
+        """Return the addresses of the operands and, last, of the result."""
+        return [c_void_p.from_address(item + _Buffer.data.offset).value or 0 for item in self._items()]
+
+    def arrays(self) -> list[Array]:
+        """Return types and shapes of the operands and, last, of the result."""
+        buffers = [_checked(_Buffer.from_address(item)) for item in self._items()]
+        return [(x.dtype, tuple(_words(x.dims, x.rank))) for x in buffers]
+
+    def _items(self) -> list[int]:
+        operands, results = self._frame.operands, self._frame.results
+        return _words(operands.items, operands.count) + _words(results.items, results.count)
 
     def get(self, function: int) -> int:
         """Return what :data:`STREAM` or :data:`ORDINAL` answers for this call."""
@@ -116,7 +124,12 @@ class Call:
 
 def _words(address: int, count: int) -> list[int]:
     """Return 64-bit numbers, or addresses, in memory."""
-    return list((c_int64 * count).from_address(address)) if count else []
+    return _words_type(count).from_address(address)[:] if count else []
+
+
+@cache
+def _words_type(count: int) -> Any:
+    return c_int64 * count
 
 
 def _checked(structure: Any) -> Any:

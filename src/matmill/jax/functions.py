@@ -116,7 +116,7 @@ def _varying(x: Any, axes: frozenset[str]) -> Any:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(problem: Problem, *operands: Any) -> Any:
+def _differentiable(problem: Problem, *operands: Any) -> Any:
     """Return the result for arrays of two and more dimensions; ``matmul`` may have a bias with two as the third."""
     return _batched(problem)(*operands)
 
@@ -129,7 +129,9 @@ def _backward(problem: Problem, operands: Operands, grad: Any) -> Operands:
     return (_of_sum if problem.operation == "transpose_add" else _of_product)(problem, operands, grad)
 
 
-_apply.defvjp(_forward, _backward)
+_differentiable.defvjp(_forward, _backward)
+#: The same, which calls outside of ``jit`` need not trace each time.
+_apply = jax.jit(_differentiable, static_argnums=0, inline=True)
 
 
 def _of_product(problem: Problem, operands: Operands, grad: Any) -> Operands:

@@ -7,8 +7,7 @@ process in JAX's compilation cache.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from ctypes import c_char, c_void_p, cast
 from functools import lru_cache
@@ -24,14 +23,19 @@ from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.plan_cache import PreparedCall, prepared, recall
 from matmill.dispatch.transpose import TRANSPOSE_ADD, without_x
 from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
-from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, I32
+from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError
-from matmill.jax.frame import ORDINAL, STREAM, Buffer, Call, check_version, handler
+from matmill.jax.frame import ORDINAL, STREAM, Call, check_version, handler
 
 _NAME = "matmill"
 _OPERATIONS = {"matmul": MATMUL, "inner": INNER, "transpose_add": TRANSPOSE_ADD}
-#: Element types by XLA_FFI_DataType.
-_TYPES = {2: I8, 4: I32, 10: F16, 11: F32, 12: F64, 16: BF16}
+#: XLA_FFI_DataType of element types.
+_CODES = {"int8": 2, "int32": 4, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16}
+#: Texts of calls whose buffers had the types and shapes that they say.
+_seen: set[str] = set()
+_new: Callable[[type[Operand], tuple[Any, ...]], Operand] = (
+    tuple.__new__
+)  # the generated constructor takes twice as long
 #: A request and its result.
 _Bound: TypeAlias = tuple[Request, Operand]
 
@@ -77,9 +81,12 @@ def _operand(name: str, extents: Sequence[int], *, swapped: bool = False) -> Ope
 
 def _bound(call: Call, device: DeviceId) -> _Bound:
     """Return the request of a call."""
-    request, result = _template(call.text())
+    text = call.text()
+    request, result = _template(text)
+    if text not in _seen:
+        _check(call, text, result)
     operands = (x for x in (request.a, request.b, request.bias, result) if x is not None)
-    a, b, *bias, out = (_at(x, buffer, device) for x, buffer in zip(operands, call.buffers(), strict=True))
+    a, b, *bias, out = (_at(x, address, device) for x, address in zip(operands, call.addresses(), strict=True))
     request = request._replace(a=a, b=b, home=a, bias=bias[0] if bias else None, out=out)
     if request.operation is TRANSPOSE_ADD:
         request = request._replace(b=None) if request.beta == 0 else request
@@ -87,17 +94,24 @@ def _bound(call: Call, device: DeviceId) -> _Bound:
     return request, out
 
 
-def _at(x: Operand, buffer: Buffer, device: DeviceId) -> Operand:
-    """Return an operand in a buffer, on the host with a view of it."""
-    address, code, shape = buffer
-    if _TYPES.get(code) is not x.dtype or math.prod(shape) != math.prod(x.shape):
-        got, wanted = f"elements of type {code}, {shape}", f"{x.dtype.name}, {x.shape}"
-        raise ArgumentError(argument="call", got=got, wanted=wanted, fix="Call the functions of matmill.jax.")
-    if device != CPU or not x.nbytes:
-        return x._replace(address=address, device=device)
-    memory: Any = (c_char * x.nbytes).from_address(address)
-    steps = tuple(x.dtype.itemsize * stride for stride in x.strides)
-    return x._replace(address=address, owner=np.ndarray(x.shape, x.dtype.numpy, memory, strides=steps))
+def _check(call: Call, text: str, result: Operand) -> None:
+    """Check that XLA's buffers are those that a text says."""
+    wanted = [(_CODES[name], tuple(shape)) for name, shape in json.loads(text)[1]]
+    wanted.append((_CODES[result.dtype.name], result.shape))
+    got = call.arrays()
+    if got != wanted:
+        fix = "Call the functions of matmill.jax."
+        raise ArgumentError(argument="call", got=f"types and shapes {got}", wanted=f"{wanted}", fix=fix)
+    _seen.add(text)
+
+
+def _at(x: Operand, address: int, device: DeviceId) -> Operand:
+    """Return an operand at an address, on the host with a view of its memory."""
+    shape, strides, dtype, owner = x.shape, x.strides, x.dtype, x.owner
+    if device == CPU and x.nbytes:
+        memory: Any = (c_char * x.nbytes).from_address(address)
+        owner = np.ndarray(shape, dtype.numpy, memory, strides=tuple(dtype.itemsize * stride for stride in strides))
+    return _new(Operand, (shape, strides, dtype, device, address, False, "jax", owner, None))
 
 
 def _on_host(call: Call) -> None:
