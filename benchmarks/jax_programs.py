@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +42,24 @@ def _compare(ours: Any, theirs: Any, *arrays: Any) -> None:
         np.testing.assert_allclose(p, q, rtol=0, atol=near * np.abs(q).max(initial=1e-30), strict=True)
 
 
-def _gradients(product: Any) -> Any:
-    return jax.grad(lambda *z: jnp.sin(product(*z).astype("float32")).sum(), (0, 1))
+def _gradients(f: Any) -> Any:
+    return jax.grad(lambda *z: jnp.sin(f(*z).astype("float32")).sum(), (0, 1))
 
 
-def _layers(product: Any) -> Any:
-    return lambda x, w: jax.lax.scan(lambda c, each: (jnp.tanh(product(c, each)), None), x, w)[0]
+def _layers(f: Any) -> Any:
+    return lambda x, w: jax.lax.scan(lambda c, each: (jnp.tanh(f(c, each)), None), x, w)[0]
 
 
-def _checks() -> Iterator[tuple[str, Any]]:
+def _steps(calls: int) -> Iterator[tuple[str, Any]]:
     for dtype in NEAR:
         for m, n, k in ((5, 3, 7), (130, 257, 1001), (3, 2, 100_000), (1024, 1024, 1024), (0, 3, 4)):
             x, y = _random(m, k, dtype=dtype), _random(k, n, dtype=dtype)
             yield f"jit {dtype} {m}x{n}x{k}", partial(_compare, mj.matmul, _exact, x, y)
             yield f"grad {dtype} {m}x{n}x{k}", partial(_compare, _gradients(mj.matmul), _gradients(_exact), x, y)
     for axes, *shapes in (((0, 0), (6, 40, 50), (6, 50, 30)), ((0, None), (6, 40, 50), (50, 30))):
-        batch = [jax.vmap(f, axes) for f in (mj.matmul, _exact)]
-        yield f"vmap {axes}", partial(_compare, *batch, *(_random(*shape) for shape in shapes))
-        yield f"grad of vmap {axes}", partial(_compare, *map(_gradients, batch), *(_random(*shape) for shape in shapes))
+        batch, (x, y) = [jax.vmap(f, axes) for f in (mj.matmul, _exact)], (_random(*shape) for shape in shapes)
+        yield f"vmap {axes}", partial(_compare, *batch, x, y)
+        yield f"grad of vmap {axes}", partial(_compare, *map(_gradients, batch), x, y)
     x, w, e = _random(40, 64), _random(5, 64, 64), _random(40, 200_000)
     scans = [_layers(f) for f in (mj.matmul, _exact)]
     yield "scan", partial(_compare, *scans, x, w)
@@ -68,6 +69,8 @@ def _checks() -> Iterator[tuple[str, Any]]:
     yield "transpose_add", partial(_compare, mj.transpose_add, lambda a, b: a.T + b, x, x.T)
     layers = (lambda a, b: mj.matmul(a, b, bias=b[0], activation="relu"), lambda a, b: jax.nn.relu(_exact(a, b) + b[0]))
     yield "epilogue", partial(_compare, *layers, x, w[0])
+    for dtype, size in product(("bfloat16", "float32"), SIZES):
+        yield f"{dtype} {size}", partial(_microseconds, size, dtype, calls)
 
 
 def _seconds(loop: Any, *arrays: Any) -> float:
@@ -80,8 +83,8 @@ def _microseconds(size: int, dtype: str, calls: int) -> dict[str, float]:
     """Time loops of products in turns, after three calls and a pause in which better kernels may arrive."""
     arrays = _random(size, size, dtype=dtype), _random(size, size, dtype=dtype)
 
-    def loop(product: Any) -> Any:
-        return jax.jit(lambda x, w: jax.lax.fori_loop(0, calls, lambda _, c: product(c, w), x))
+    def loop(f: Any) -> Any:
+        return jax.jit(lambda x, w: jax.lax.fori_loop(0, calls, lambda _, c: f(c, w), x))
 
     loops = {"matmill": loop(mj.matmul), "jax": loop(jnp.matmul), "jax, highest precision": loop(_exact)}
     rounds = []
@@ -99,13 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", val=True)
     record: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "failed": {}, "us": {}}
-    steps = [*_checks()]
-    steps += [
-        (f"{dtype} {n}", partial(_microseconds, n, dtype, options.calls))
-        for dtype in ("bfloat16", "float32")
-        for n in SIZES
-    ]
-    for name, step in steps:
+    for name, step in _steps(options.calls):
         try:
             record["us"][name] = step() or "right"
             print(name, record["us"][name], flush=True)
@@ -114,7 +111,7 @@ def main() -> None:
             print(f"FAILED {name}\n{record['failed'][name]}", flush=True)
         if options.out is not None:
             options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"{record['device']}, jax {record['jax']}: {len(record['failed'])} of {len(steps)} failed")
+    print(f"{record['device']}, jax {record['jax']}: {len(record['failed'])} failed")
 
 
 if __name__ == "__main__":
