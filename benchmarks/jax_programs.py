@@ -80,7 +80,7 @@ def _seconds(loop: Any, *arrays: Any) -> float:
 
 
 def _microseconds(size: int, dtype: str, calls: int) -> dict[str, float]:
-    """Time loops of products in turns, after three calls and a pause in which better kernels may arrive."""
+    """Time interleaved loops of products, after three calls and a pause in which better kernels may arrive."""
     arrays = _random(size, size, dtype=dtype), _random(size, size, dtype=dtype)
 
     def loop(f: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from matmill.errors import ArgumentError
 
@@ -25,14 +25,11 @@ STREAM, ORDINAL = 4, 17
 _ERROR, _ALLOCATE, _FREE = 0, 9, 10
 #: The most that XLA lets a handler ask for; its allocators align to more.
 _ALIGNMENT = 16
-#: XLA_FFI_DataType and shape.
-Array: TypeAlias = tuple[int, tuple[int, ...]]
 
 
-def _structure(name: str, **fields: Any) -> Any:
+def _structure(name: str, *, head: Any = (("struct_size", c_size_t), ("extension", c_void_p)), **fields: Any) -> Any:
     """Return a structure of XLA's, with the two fields that most begin with."""
-    head = {"struct_size": c_size_t, "extension": c_void_p}
-    return type(name, (ctypes.Structure,), {"_fields_": [*(head | fields).items()]})
+    return type(name, (ctypes.Structure,), {"_fields_": [*head, *fields.items()]})
 
 
 _Buffer = _structure("Buffer", dtype=c_int, data=c_void_p, rank=c_int64, dims=c_void_p)
@@ -47,14 +44,9 @@ _Error = _structure("Error", message=ctypes.c_char_p, code=c_int)
 _Get = _structure("Get", context=c_void_p, value=c_uint64)
 _Allocate = _structure("Allocate", context=c_void_p, nbytes=c_size_t, alignment=c_size_t, data=c_void_p)
 _Free = _structure("Free", context=c_void_p, nbytes=c_size_t, data=c_void_p)
-
-
-class _Extension(ctypes.Structure):
-    _fields_ = (("struct_size", c_size_t), ("kind", c_int), ("next", c_void_p), ("metadata", c_void_p))
-
-
-class _Metadata(ctypes.Structure):
-    _fields_ = (("struct_size", c_size_t), ("version", _Version), ("traits", c_uint32))
+_SIZE = (("struct_size", c_size_t),)
+_Extension = _structure("Extension", head=_SIZE, kind=c_int, next=c_void_p, metadata=c_void_p)
+_Metadata = _structure("Metadata", head=_SIZE, version=_Version, traits=c_uint32)
 
 
 class _XlaError(Exception):
@@ -82,8 +74,8 @@ class Call:
         """Return the addresses of the operands and, last, of the result."""
         return [c_void_p.from_address(item + _Buffer.data.offset).value or 0 for item in self._items()]
 
-    def arrays(self) -> list[Array]:
-        """Return types and shapes of the operands and, last, of the result."""
+    def arrays(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return XLA_FFI_DataType and shape of the operands and, last, of the result."""
         buffers = [_checked(_Buffer.from_address(item)) for item in self._items()]
         return [(x.dtype, tuple(_words(x.dims, x.rank))) for x in buffers]
 
