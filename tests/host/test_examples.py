@@ -71,6 +71,7 @@ def test_the_page_shows_what_the_kernels_for_hopper_print() -> None:
     [
         ("import matmill.torch", "torch", "Install it: pip install 'torch>=2.11'"),
         ("import matmill.dask", "dask", "Install it: pip install 'dask[array,distributed]>=2025.1'"),
+        ("import matmill.jax", "jax", "Install it: pip install 'jax>=0.10'"),
         ("runpy.run_path('gram_over_ranks.py')", "torch", "This needs torch: pip install 'torch>=2.11'"),
         ("runpy.run_path('rows_on_disk.py')", "distributed", "This needs Dask and its workers: pip install 'dask["),
         ("runpy.run_path('rows_on_disk.py')", "dask", "This needs Dask and its workers: pip install 'dask["),

@@ -31,7 +31,7 @@ LAYERS = (
     ("dispatch",),
     ("ops",),
     ("tuning", "contraction"),
-    ("torch", "dask"),
+    ("torch", "dask", "jax"),
     ("bench",),
     ("ladders", "learn"),
     ("cli",),

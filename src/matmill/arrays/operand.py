@@ -113,7 +113,7 @@ def _reader_for(x: object, argument: str) -> Reader:
             argument=argument,
             got="a tracer, which stands for an array inside jit, grad or vmap",
             wanted="an array that has its values",
-            fix="Call matmill outside the transformed function.",
+            fix="Use the function of the same name in matmill.jax, or call outside of the transformed function.",
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
     if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
