@@ -382,6 +382,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     if c is not None and request.beta == 0:
         request = request._replace(c=None)
     if request.out is not None:
+        refuse_conjugated(out, request.out, "out")
         check_apart(request)
     return compute(request, call, named, progress)
 
@@ -414,8 +415,6 @@ def product_request(  # noqa: PLR0917 — see _product
         vector = None if bias is None else inspect(bias, "bias", named, types)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
     if a.dtype.part is not None:
-        if target is not None:
-            refuse_conjugated(out, target, "out")
         arrays = (("a", first, a), ("b", first if second is None else second, b), ("c", c, z))
         lazy = "".join(name for name, x, operand in arrays if operand is not None and is_conjugated(x, operand))
         options = options._replace(conjugates=lazy) if lazy else options

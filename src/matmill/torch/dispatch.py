@@ -112,9 +112,11 @@ def _lazy(name: str) -> Callable[..., None]:
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
         # torch's own handling of lazily negated and conjugated tensors copies them, and fails for operators that return
         # nothing.
+        held = [None if x is None else x.resolve_neg().resolve_conj() for x in tensors]
         if out.is_neg() or out.is_conj():
-            refuse_conjugated(out, inspect(out, "out", dtypes=PRODUCTS), "out")  # raises, as inspect does
-        writing(*(None if x is None else x.resolve_neg().resolve_conj() for x in tensors), out=out, **factors)
+            check_host(name, tuple(held), factors, out)  # raises for other faults, and for negated ones
+            refuse_conjugated(out, inspect(out, "out", dtypes=PRODUCTS), "out")
+        writing(*held, out=out, **factors)
 
     return into
 
