@@ -24,6 +24,7 @@ _OF_TORCH = [
 _OF_TORCH += ["tests/support/decided_gpu.py"]
 collect_ignore = [] if find_spec("torch") else _OF_TORCH
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
+collect_ignore += [] if find_spec("jax") else ["src/matmill/jax"]
 _OF_LANGUAGES = {
     "numba": (
         "src/matmill/testing/languages/numba_kernels.py",
