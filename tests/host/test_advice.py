@@ -23,25 +23,25 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 
 
 #: Types that no product takes.
-FOREIGN = ("bool", "int8", "uint16", "int32", "int64", "longdouble", "complex64", "complex128")
+FOREIGN = ("bool", "int16", "uint16", "longdouble")
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_other_element_types_become_ones_that_hold_them(kind: str, library: str) -> None:
-    largest = {"int32": 2**31 - 1, "int64": 2**53 - 1, "uint16": 2**16 - 1, "int8": -128}.get(kind, 1)
-    values = np.array([[largest, 0], [0, 1]], kind) * (1 + 2j if kind.startswith("complex") else 1)
-    a: Any = np.asarray(values)
+    largest = {"int16": -(2**15), "uint16": 2**16 - 1}.get(kind, 1)
+    values = np.array([[largest, 0], [0, 1]], kind)
+    a: Any = values
     if library == "torch":
         if find_spec("torch") is None or kind == "longdouble":
             pytest.skip("torch has no such type here")
         a = import_module("torch").from_numpy(a)
     with pytest.raises(DTypeError) as raised:
         matmill.matmul(a, a, executor="cpu")
-    advised = re.findall(r"a\.\w+(?:\([^)]*\))?", raised.value.fix)
-    parts = [eval(one, {"a": a, "torch": sys.modules.get("torch")}) for one in advised]  # noqa: S307 — our own message
-    result = [np.asarray(matmill.matmul(one, np.eye(2, dtype=np.asarray(one).dtype), executor="cpu")) for one in parts]
-    assert np.array_equal(result[0] if len(result) == 1 else result[0] + 1j * result[1], values)
+    (advised,) = re.findall(r"a\.\w+(?:\([^)]*\))?", raised.value.fix)
+    wider = eval(advised, {"a": a, "torch": sys.modules.get("torch")})  # noqa: S307 — our own message
+    result = matmill.matmul(wider, np.eye(2, dtype=np.asarray(wider).dtype), executor="cpu")
+    assert np.array_equal(np.asarray(result), values)
 
 
 @pytest.mark.parametrize("name", ["c", "out"])
@@ -103,11 +103,10 @@ def test_placements_are_shown_as_they_are_and_partial_is_not_advised() -> None:
         assert "redistribute(placements=[Partial" not in error
 
 
-@pytest.mark.parametrize("kind", ["complex64", "int64"])
-def test_arrays_of_jax_are_refused_before_their_export_is(kind: str) -> None:
-    array = type("Array", (), {"__module__": "jaxlib", "dtype": np.dtype(kind), "__dlpack__": None})()
+def test_arrays_of_jax_are_refused_before_their_export_is() -> None:
+    array = type("Array", (), {"__module__": "jaxlib", "dtype": np.dtype("int16"), "__dlpack__": None})()
     array.__dlpack_device__ = None
-    with pytest.raises(DTypeError, match=r"a\.(real and a\.imag|astype\('float64'\))"):
+    with pytest.raises(DTypeError, match=r"a\.astype\('int32'\)"):
         matmill.matmul(array, array)
 
 

@@ -14,7 +14,7 @@ import pytest
 from matmill import cli
 from matmill.analysis.swizzle import ACCESSES, MODES
 from matmill.cli import main
-from matmill.dtypes import ALL, ELEMENTWISE, SHORT, long_name
+from matmill.dtypes import ALL, PRODUCTS, SHORT, long_name
 from matmill.errors import UnknownNameError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +179,7 @@ def test_bad_usage_is_code_2_and_said_on_stderr(
 
 
 def test_short_names_of_element_types() -> None:
-    assert {long_name(short) for short in SHORT} == set(SHORT.values())
-    assert set(SHORT.values()) == set(ELEMENTWISE)
+    assert {long_name(short, PRODUCTS) for short in SHORT} == set(SHORT.values())
+    assert set(SHORT.values()) == set(PRODUCTS)
     with pytest.raises(UnknownNameError, match="--dtype: got 'i8'"):
         long_name("i8", ALL)

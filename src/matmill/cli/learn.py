@@ -187,8 +187,9 @@ def _shown(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     yield Text(report.title)
     for each in judgement.results:
         yield Text(str(each), style="" if each.ok else _BAD)
-    # An output without a value is a note of its own, and the reason why a result is not right.
-    errors = [each for each in report.hazards if each.severity == "error" or each.kind == "unwritten-output"]
+    # Notes may say why a result is not right: an output without a value, stores of several threads to one element.
+    wrong = not all(each.ok for each in judgement.results)
+    errors = [each for each in report.hazards if each.severity == "error" or wrong]
     for line in report.hazard_lines(errors, width):
         yield Text(textwrap.fill(line, width, subsequent_indent="  ") if line else "")
     if judgement.goals:
