@@ -585,16 +585,16 @@ def test_the_profiler_is_given_the_rungs(
     if damaged:
         gpu.damage = lambda found: found.fill(7)
     order = tmp_path / "order.json"
-    monkeypatch.setattr("matmill.ladders.hgemm.rungs.HGEMM", (HGEMM[0], HGEMM[-1]))
+    monkeypatch.setattr("matmill.ladders.hgemm.rungs.ON_MMA", HGEMM[:2])
     ended = launch_script(monkeypatch, gpu, "record_counters.py", "--ladder", "hgemm", "--launch", order)
     assert ended == int(damaged)
     lines = capsys.readouterr().out.splitlines()
     assert [line.endswith("WRONG") for line in lines] == [damaged, damaged]
     sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
     assert json.loads(order.read_text()) == [
-        {"rung": rung.label, "entry": rung.kernel.entry, "problem": sizes} for rung in (HGEMM[0], HGEMM[-1])
+        {"rung": rung.label, "entry": rung.kernel.entry, "problem": sizes} for rung in HGEMM[:2]
     ]
-    assert gpu.entries == {"hierarchical", "pingpong"}
+    assert gpu.entries == {"hierarchical", "vectorized"}
 
 
 # Exact sums

@@ -103,7 +103,7 @@ def test_the_order_of_wgmma_is_that_of_the_configuration(case: Wgmma) -> None:
 
 
 def test_families_are_all() -> None:
-    known = {one.kernel.entry for one in (*PRODUCTION, *IN_SLICES)}
+    known = {one.kernel.entry for one in (*PRODUCTION, *IN_SLICES)} - {"igemm"}  # sums of integers have no order
     assert {family for family, _ in PRODUCTS} | {"wgmma_gemm"} == known
 
 

@@ -255,9 +255,9 @@ def test_what_only_another_order_shows_comes_with_a_witness(
     assert json.loads((folder / "w.json").read_text())["order"] == {"ahead": [1, -1]}
     again = asked(*command, "--order", "w.json", code=code, capsys=capsys)
     assert kind in {"order", *(hazard["kind"] for hazard in again["hazards"])}
-    # Without --orders as many run as double the time: on a busy machine perhaps not this one.
+    # Without --orders as many run as double the time: on a busy machine perhaps not this one, or none.
     assert main(command) in {code, cli.OK}
-    assert "of warps ran" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("k<<<grid (2, 1, 1)")
     (folder / "w.json").write_text("{}")
     assert main([*command, "--order", "w.json"]) == cli.USAGE
 

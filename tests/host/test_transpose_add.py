@@ -301,7 +301,9 @@ def test_inner_goes_on_refusing_integers() -> None:
         (matmill.inner, (good, ones.astype(np.int32)), "f"),
         (partial(matmill.inner, c=ones, beta=1), (good, good), "c"),
     ):
-        with pytest.raises(errors.DTypeError, match=r"wanted float32, float64, float16 or bfloat16\.") as raised:
+        with pytest.raises(
+            errors.DTypeError, match=r"wanted float32, float64, float16, bfloat16, complex64 or complex128\."
+        ) as raised:
             operation(*arguments, executor="cpu")
         assert raised.value.argument == argument
 

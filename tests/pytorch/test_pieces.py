@@ -273,7 +273,7 @@ def test_gradients_on_a_gpu_are_decided_in_pieces(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"precision": PIECES, "dtype": "bfloat16"}, "float32 elements, which it splits"),
+        ({"precision": PIECES, "dtype": "bfloat16"}, r"float32 elements \(or complex64\), which it splits"),
         ({"precision": PIECES, "out_dtype": "float64"}, "float32 sums"),
         ({"precision": "fp16x4"}, "Did you mean 'fp16x3'"),
     ],
