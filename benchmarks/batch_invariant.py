@@ -1,4 +1,4 @@
-"""Whether rows of batch-invariant products have the same bits for every m on a GPU, and what that costs.
+"""Check that rows of batch-invariant products have the same bits for every m on a GPU, and measure what that costs.
 
     PYTHONPATH=src python benchmarks/batch_invariant.py --out benchmarks/results/batch_invariant_h200.json
 

@@ -34,7 +34,7 @@ _SGEMM_GPU = "h100"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a picture shows, as a sentence, and the function that draws it: it takes the path and the source."""
+    """A picture: a sentence of what it shows, and the function that draws it, which takes the path and the source."""
 
     title: str
     draw: Callable[[Path, str], None]

@@ -1,4 +1,4 @@
-"""What is in flight at waits for asynchronous copies, and how much arithmetic hides them."""
+"""Copies in flight at waits for asynchronous copies, and the arithmetic that hides them."""
 
 from __future__ import annotations
 

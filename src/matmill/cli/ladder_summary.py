@@ -1,4 +1,4 @@
-"""What an emulated ladder shows: each rung's idea, bound and recorded rate, and what to conclude from them."""
+"""Summary of an emulated ladder: each rung's idea, bound and recorded rate, and what to conclude from them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Lesson:
 
     @property
     def goal(self) -> str:
-        """What to change, and what to reach."""
+        """Return what to change and what to reach."""
         return self.sections["Exercise"]
 
     @property

@@ -1,4 +1,4 @@
-"""What copying complex matrices costs: the time of its bytes."""
+"""Cost of copying complex matrices: the time of their bytes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Group:
 
     @property
     def rescaled(self) -> bool:
-        """Whether a share is so great that the group has a scale of its own."""
+        """Tell whether a share is so great that the group has a scale of its own."""
         return self.most >= _MULTIPLE
 
     def best(self, *, library: bool = False) -> Bar | None:

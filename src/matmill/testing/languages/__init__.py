@@ -31,7 +31,7 @@ _MODULES = {
 
 
 class Call(NamedTuple):
-    """What :func:`matmill.emulate` was called with."""
+    """Arguments of a call of :func:`matmill.emulate`."""
 
     entry: str | None
     grid: Any

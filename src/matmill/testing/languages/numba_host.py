@@ -1,4 +1,4 @@
-"""What numba's simulator was for: programs with kernels of numba-cuda, whose launches run on the emulator.
+"""Programs with kernels of numba-cuda, as numba's simulator ran them: launches run on the emulator.
 
 Meanwhile ``numba.cuda`` has one device, whose arrays are NumPy's, and everything is done when a call returns. The
 context's class has the name that the simulator's has, which programs ask for.
