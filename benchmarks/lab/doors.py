@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _LESSON = 4
 #: Columns of a screen; longer lines are cut.
 _COLUMNS = 100
+#: Variables of the environment by which pytest prints more, or with colours.
+_PYTEST_VARIABLES = ("CI", "BUILD_NUMBER", "COLUMNS", "FORCE_COLOR", "PY_COLORS", "PYTEST_ADDOPTS")
 _END = "<!-- end of screen -->\n"
 
 
@@ -49,13 +51,14 @@ def _torch(results: Path) -> str:
 
 def _test() -> str:
     """Return what pytest prints of the test of ``rowsum.cu``, with the kernel that lacks a barrier."""
+    variables = {name: value for name, value in os.environ.items() if name not in _PYTEST_VARIABLES}
     with TemporaryDirectory() as folder:
         examples = ROOT / "examples"
         shutil.copy(examples / "test_rowsum.py", folder)
         shutil.copy(examples / "rowsum_race.cu", Path(folder) / "rowsum.cu")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rowsum.py"],
-            cwd=folder, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            cwd=folder, capture_output=True, text=True, check=False, env=variables | {"PYTHONPATH": str(ROOT / "src")},
         )  # fmt: skip
     lines = done.stdout.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("    def "))
