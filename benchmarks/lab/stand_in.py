@@ -12,7 +12,7 @@ from unittest import mock
 
 from matmill import arch
 from matmill.arrays.operand import packed_strides
-from matmill.dtypes import ELEMENTWISE
+from matmill.dtypes import PRODUCTS
 from matmill.runtime import gpu, stream_scratch
 
 _ADDRESSES = count(1 << 40, 1 << 28)
@@ -68,7 +68,7 @@ class Tensor:
 
 def _torch() -> ModuleType:
     torch: Any = ModuleType("torch")
-    for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
+    for name in (*PRODUCTS, "int16", "strided"):
         setattr(torch, name, name)
     torch.is_grad_enabled = torch.is_inference_mode_enabled = lambda: False
     torch.are_deterministic_algorithms_enabled = lambda: False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matmill.choose import Choice, choose
     from matmill.contraction import einsum, tensordot
     from matmill.errors import MatmillError
-    from matmill.ops import inner, matmul, transpose, transpose_add
+    from matmill.ops import grouped_mm, inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
     from matmill.testing.call import at, emulate
     from matmill.textures import Surface, Texture
@@ -37,6 +37,7 @@ __all__ = [
     "einsum",
     "emulate",
     "errors",
+    "grouped_mm",
     "inner",
     "matmul",
     "tensordot",
@@ -58,6 +59,7 @@ _HOMES = {
     "choose": "matmill.choose",
     "einsum": "matmill.contraction",
     "emulate": "matmill.testing.call",
+    "grouped_mm": "matmill.ops",
     "inner": "matmill.ops",
     "matmul": "matmill.ops",
     "tensordot": "matmill.contraction",

@@ -10,6 +10,7 @@ from matmill.arrays.operand import is_conjugated, refuse_conjugated
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
+from matmill.dispatch.groups import ELEMENTS, ENDS, GROUPED_MM
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import (
@@ -23,6 +24,7 @@ from matmill.dispatch.validate import (
 )
 from matmill.dtypes import PRODUCTS, REAL_AND_COMPLEX
 from matmill.errors import ArgumentError
+from matmill.dispatch.lists import matmul_lists
 from matmill.settings import Executor
 
 #: An array of any library. The result is one of the same library, and of the same element type unless another is
@@ -162,6 +164,11 @@ def matmul(
     :class:`~matmill.errors.NoGPUError`, :class:`~matmill.errors.OutOfMemoryError` or, where no kernel takes the product
     on this GPU, :class:`~matmill.errors.IllegalConfigError` before anything is written.
 
+    ``a`` and ``b`` may be lists (or tuples) of matrices, with ``c`` a list too: the result is the list of the products
+    of each pair, of any sizes. Those of one real or integer type of at least 16 bits are computed by one launch for
+    each 256 products, if neither a bias nor an activation, ``out_dtype``, ``precision`` or ``batch_invariant`` is
+    named, and others one after the other. There is no ``out``.
+
     >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
     >>> matmul(a, a.T, executor="cpu")
@@ -172,13 +179,64 @@ def matmul(
     >>> matmul(a, a.T, bias=np.float32([-10, -20]), activation="relu", executor="cpu")
     array([[ 0.,  0.],
            [ 4., 30.]], dtype=float32)
+    >>> [product.shape for product in matmul([a, a[:1]], [a.T, a.T], executor="cpu")]
+    [(2, 2), (1, 2)]
     """
     if misplaced:
         raise _third_array()
+    if type(a) in {list, tuple} and type(b) in {list, tuple}:
+        others = {"bias": bias, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        others |= {"batch_invariant": batch_invariant or None, "out": out}
+        chosen = {name: value for name, value in others.items() if value is not None}
+        named = {"alpha": alpha, "beta": beta, "stream": stream, "executor": executor}
+        return matmul_lists(matmul, a, b, c, options=chosen, **named)
     if bias is None and activation is None and out_dtype is None and precision is None and batch_invariant is False:
         return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
     options = bias, activation, out_dtype, precision, batch_invariant
     return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, options)
+
+
+def grouped_mm(
+    a: A,
+    b: Any,
+    offsets: Any,
+    *,
+    alpha: float = 1.0,
+    out: Any = None,
+    stream: object = None,
+    executor: Executor | None = None,
+) -> A:
+    """Return the products of groups that follow each other in one matrix, in one launch.
+
+    ``offsets`` are int32 or int64, one for each group: where it ends, as ``torch.nn.functional.grouped_mm`` takes them.
+    Group g is ``offsets[g - 1]:offsets[g]`` of one dimension, and may be empty:
+
+    - rows of ``a`` (rows, k), each group with its own matrix of ``b`` (groups, k, n): the result is (rows, n), as in a
+      layer of experts. Rows behind the last group are 0.
+    - columns of ``b`` (k, columns), with ``a`` (groups, m, k): the result is (m, columns).
+    - terms of both ``a`` (m, terms) and ``b`` (terms, n): the result is (groups, m, n), as of gradients of experts.
+
+    Offsets of arrays on a GPU are read there: the call neither waits nor copies. They should not decrease; whatever
+    they are, nothing outside of the arrays is read or written. Elements are float16, bfloat16, float32, float64 or
+    integers of 32 and 64 bits. Strides may be anything. Everything else is as in :func:`matmul`, and so are the errors.
+
+    >>> import numpy as np
+    >>> a, b = np.ones((5, 3), np.float32), np.ones((2, 3, 4), np.float32) * np.float32([[[1]], [[2]]])
+    >>> grouped_mm(a, b, np.int32([2, 4]), executor="cpu")[:, 0]
+    array([3., 3., 6., 6., 0.], dtype=float32)
+    """
+    named = None if stream is None else resolve_stream(stream)
+    x, y = inspect(a, "a", named, ELEMENTS), inspect(b, "b", named, ELEMENTS)
+    ends = inspect(offsets, "offsets", named, ENDS)
+    target = None if out is None else inspect(out, "out", named, ELEMENTS)
+    like, home = result_owner(a, x, b, y)
+    by = factor(alpha, "alpha", x.dtype)
+    request = _new(Request, (GROUPED_MM, x, y, None, target, by, 0.0, like, home, out, ends, NO_OPTIONS))
+    call = resolve(request, executor)
+    if target is not None:
+        check_apart(request)
+    result: A = compute(request, call, named)
+    return result
 
 
 @overload

@@ -281,3 +281,71 @@ class ComplexCopy:
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""
         return f"{times}{self.rows}x{self.columns} complex elements of {self.dtype.name}"
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """D = alpha * A @ B for ``groups`` groups along the rows of A and D, or with ``terms`` along k.
+
+    Where a group ends is known on the device alone. ``whole`` has the extents of all groups together, and a batch of as
+    many products as there are groups, in which what all groups share has the stride 0. ``words`` are those of 32 bits
+    of an end.
+
+    >>> rows = Grouped(Gemm(1000, 64, 32, batch=8, a_batch=0, d_batch=0), 8)
+    >>> str(rows), rows.typical.m
+    ('8 groups along m of 1000x64x32 float32', 125)
+    """
+
+    whole: Gemm
+    groups: int
+    words: int = 1
+    terms: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        """The type of all elements."""
+        return self.whole.dtype
+
+    @cached_property
+    def typical(self) -> Gemm:
+        """A batch of as many products as there are groups, each of a mean group: what the choice of a tile is for."""
+        whole, count = self.whole, max(1, self.groups)
+        if self.terms:
+            k = -(-whole.k // count)
+            return replace(whole, k=k, batch=count, a_batch=k * whole.m, b_batch=k * whole.n)
+        m = -(-whole.m // count) or 1
+        return replace(whole, m=m, batch=count, a_batch=m * whole.k, d_batch=m * whole.n)
+
+    @cached_property
+    def layout(self) -> Gemm:
+        """The alignments that hold for every group, which may start anywhere in the shared dimension."""
+        whole, size = self.whole, self.whole.dtype.itemsize
+        a = size if whole.a_row_col[int(self.terms)] == 1 else whole.a_align
+        if self.terms:
+            return replace(whole, a_align=a, b_align=size if whole.b_row_col[0] == 1 else whole.b_align)
+        return replace(whole, a_align=a, d_align=size if whole.d_row_col[0] == 1 else whole.d_align)
+
+    def __str__(self) -> str:
+        return f"{self.groups} groups along {'k' if self.terms else 'm'} of {replace(self.whole, batch=1)}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """D = alpha * A @ B + beta * C for each group of a list of matrices.
+
+    ``typical`` is a batch of as many products, each of a mean group. ``layout`` has strides, alignments and divisors of
+    the extents that hold for every group, which copies depend on. ``groups`` are the entries of the kernel's table, in
+    bytes, without those whose D is empty.
+    """
+
+    typical: Gemm
+    layout: Gemm
+    groups: bytes
+
+    @property
+    def dtype(self) -> DType:
+        """The type of all elements."""
+        return self.typical.dtype
+
+    def __str__(self) -> str:
+        return f"{self.typical.batch} groups of about {replace(self.typical, batch=1)}"

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from matmill.errors import ArgumentError, EmulationError, unknown_name
 from matmill.launch import Pointer, TensorMap
@@ -113,6 +117,25 @@ def encode(tensor: TensorMap, address: int) -> bytes:
     address += tensor.first
     _check_address(f"{_LABEL} of {tensor.pointer.name}", address, tensor.interleave)
     return (_shape_bits(tensor) | address).to_bytes(TensorMap.NBYTES, "little")
+
+
+def encode_alike(
+    tensor: TensorMap, addresses: NDArray[Any], sizes: tuple[NDArray[Any], ...], pitches: NDArray[Any]
+) -> NDArray[np.uint8]:
+    """Return the 128 bytes for many matrices like ``tensor``, one in each row.
+
+    They differ in their ``addresses``, the ``sizes`` of the first dimensions, of which 0 counts as 1, and the elements
+    from a row to the next, ``pitches``. Callers make sure that addresses and rows start on 16 bytes.
+    """
+    words = np.zeros((len(addresses), TensorMap.NBYTES // 4), "<u4")
+    words[:] = np.frombuffer(_shape_bits(tensor).to_bytes(TensorMap.NBYTES, "little"), "<u4")
+    words[:, :2] = addresses.astype("<u8").view("<u4").reshape(-1, 2)
+    for field, size in zip(_SIZE, sizes, strict=False):
+        words[:, field.at // 32] = np.maximum(size, 1) - 1
+    chunks = pitches.astype(np.int64) * ELEMENTS[tensor.element].itemsize >> 4
+    words[:, _STRIDE_LOW[0].at // 32] = chunks & 0xFFFFFFFF
+    words[:, _STRIDE_HIGH[0].at // 32] |= (chunks >> 32).astype("<u4")
+    return words.view(np.uint8)
 
 
 # Repeated calls encode the same tensor at another address.

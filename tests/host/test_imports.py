@@ -146,15 +146,21 @@ def test_cuda_and_array_libraries_stay_where_they_belong() -> None:
 
 #: The folders of kernels/ that others may use, low to high; the kernels themselves know nothing of each other.
 COMMON = ("shared", "splitk", "repack", "pieces")
-#: Users of the pipeline of mma.sync: pieces of float32 elements that do not suffice are split in registers by its
-#: warps, and bytes are multiplied in it two for one element of 16 bits.
-BY_HGEMM = {("pieces", "hgemm"), ("igemm", "hgemm")}
+#: Users of another kernel's pipeline: pieces of float32 elements that do not suffice are split in registers by the warps
+#: of mma.sync, bytes are multiplied there two for one element of 16 bits, and groups have the tiles of single products.
+BUILT_ON = {
+    ("pieces", "hgemm"),
+    ("igemm", "hgemm"),
+    ("grouped", "gemm"),
+    ("grouped", "hgemm"),
+    ("grouped", "wgmma"),
+}
 
 
 def _knows(folder: str, other: str) -> bool:
     """Tell whether files of a folder of kernels/ may use those of another one."""
     below = COMMON.index(folder) if folder in COMMON else len(COMMON)
-    return other == folder or other in COMMON[:below] or (folder, other) in BY_HGEMM
+    return other == folder or other in COMMON[:below] or (folder, other) in BUILT_ON
 
 
 def test_kernel_folders_know_their_own_files_and_the_common_ones() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,16 @@ from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared
 from matmill.dispatch.validate import NO_OPTIONS, Request
 from matmill.dtypes import I8, DType
 from matmill.errors import LaunchError, OutOfMemoryError, size
+from matmill.launch import Launch
 from matmill.lowering import NARROW, Shape
 from matmill.plan import Addresses, prepare
 from matmill.problem import SPLIT_METHODS
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
+
+if TYPE_CHECKING:
+    from matmill.emulator import Report
 
 _CUDA = 2  # kDLCUDA
 Array: TypeAlias = NDArray[Any]
@@ -282,13 +286,18 @@ def emulated(request: Request, shape: Shape) -> Any:
                 # The kernels' tests detect races; here that would triple the time.
                 report = emulate(ptx, launch, memory, races=False, counters=False)
                 if not report.ok:
-                    raise LaunchError(
-                        argument=f"launch {launch}",
-                        got="; ".join(str(hazard) for hazard in report.hazards),
-                        wanted="a run without errors",
-                        fix="This is a fault of matmill's kernel: please report it with the shapes and strides.",
-                    )
+                    raise emulator_fault(launch, report)
     return request.array if out is not None else from_host(request.like, request.home, target)
+
+
+def emulator_fault(launch: Launch, report: Report) -> LaunchError:
+    """Return the error for an emulated launch of a kernel of matmill's in which hazards were found."""
+    return LaunchError(
+        argument=f"launch {launch}",
+        got="; ".join(str(hazard) for hazard in report.hazards),
+        wanted="a run without errors",
+        fix="This is a fault of matmill's kernel: please report it with the shapes and strides.",
+    )
 
 
 def _deliver(request: Request, product: np.ndarray[Any, Any]) -> Any:

@@ -170,9 +170,11 @@ def _compute(request: Request, shape: Shape) -> Array:
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        multiply = _by_rows if request.options.batch_invariant else _integers if a.dtype.is_integer else _product
         left, right = _values(request, a, "a"), _values(request, b, "b")
-        product = multiply(left, right, scalar, wide=taken.wider is not None)
+        if request.options.batch_invariant:
+            product = _by_rows(left, right, scalar, wide=taken.wider is not None)
+        else:
+            product = sums(left, right, taken)
         if len(a.shape) > 1 and a.dtype.part is None and mirrors(a, b) and not request.options.batch_invariant:
             _mirror(product)
         if request.alpha != 1:
@@ -185,6 +187,12 @@ def _compute(request: Request, shape: Shape) -> Array:
         activate(request.options.activation, product)
     # Sums that are wider than the result's elements are rounded here, once; others are not copied.
     return product.astype(request.result_type.numpy, copy=False)
+
+
+def sums(a: Array, b: Array, dtype: DType) -> Array:
+    """Return ``a @ b`` of elements of ``dtype`` by BLAS, in the type of their sums."""
+    multiply = _integers if dtype.is_integer else _product
+    return multiply(a, b, dtype.accumulator.numpy.type, wide=dtype.wider is not None)
 
 
 def _values(request: Request, operand: Operand, name: str) -> Array:

@@ -208,7 +208,7 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     # Requests and operands are unpacked at once: field by field takes half as long again.
     operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
-    if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _alike(bias, a))):
+    if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _together(bias, a))):
         return ()
     result = dtype if options is NO_OPTIONS else request.result_type
     if c is not None:
@@ -222,7 +222,7 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     else:
         kind = (operation, _SPECIALISED.get(alpha, type(alpha)), _SPECIALISED.get(beta, type(beta)))
     if bias is not None or options != NO_OPTIONS:
-        kind = (kind, options, bias and bias[:2])  # shape and strides
+        kind = (kind, options, bias and bias[:3])  # shape, strides and type
     layout = _layout(shape, strides)
     if b is None:
         key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
@@ -251,8 +251,9 @@ def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
     return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
 
 
-def _alike(x: Operand, y: Operand) -> bool:
-    return x.dtype is y.dtype and x.library == y.library and x.device == y.device
+def _together(x: Operand, y: Operand) -> bool:
+    """Tell whether two operands are of one library and on one device."""
+    return x.library == y.library and x.device == y.device
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:

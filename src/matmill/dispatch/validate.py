@@ -88,7 +88,8 @@ class Operation:
     ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` checks the operands' shapes
     and types and returns the result's shape. ``lower`` returns the problems to solve for a result D, which depend on
     whether scalars are 0 or 1. ``compute`` returns the result on the host, which may be ``out`` itself. ``beta`` is its
-    default. ``streams`` says that long narrow requests go through a GPU in chunks.
+    default. ``streams`` says that long narrow requests go through a GPU in chunks. ``third`` is the name of what a
+    request has as ``bias``; under another name that has a type of its own.
     """
 
     first: str
@@ -99,6 +100,7 @@ class Operation:
     compute: Callable[[Request, Shape], NDArray[Any]]
     beta: float
     streams: bool = False
+    third: str = "bias"
 
 
 def validate(request: Request) -> Shape:
@@ -183,12 +185,12 @@ def check_same(request: Request) -> None:
     for name, operand, dtype in (
         (operation.second, request.b, first.dtype),
         ("c", request.c, result),
-        ("bias", request.bias, first.dtype),
+        (operation.third, request.bias, first.dtype if operation.third == "bias" else None),
         ("out", request.out, result),
     ):
         if operand is None:
             continue
-        if operand.dtype is not dtype:
+        if dtype is not None and operand.dtype is not dtype:
             raise DTypeError(
                 argument=name,
                 got=f"dtype {operand.dtype.name}",
@@ -216,7 +218,8 @@ def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
 def check_apart(request: Request) -> None:
     """Check that ``out`` shares no memory with the inputs, except exactly with the one that beta scales."""
     operation, out, added = request.operation, request.out, request.operation.added
-    inputs = ((operation.first, request.a), (operation.second, request.b), ("c", request.c), ("bias", request.bias))
+    names = operation.first, operation.second, "c", operation.third
+    inputs = zip(names, (request.a, request.b, request.c, request.bias), strict=True)
     for name, operand in inputs:
         if operand is None or out is None:
             continue

@@ -173,7 +173,7 @@ def lower_gemm(
     )
     problem, axes = _taller(problem, axes)
     starts = [operand.address | 16 for operand in (a, b, d)]
-    a_align, b_align, d_align = _alignments(problem, axes, starts)
+    a_align, b_align, d_align = alignments(problem, axes, starts)
     a_start, b_start = (
         lowest_bit(start, (axis.strides[which] for axis in axes), problem.dtype.itemsize)
         for which, start in enumerate(starts[:2])
@@ -328,7 +328,7 @@ def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
     )
 
 
-def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
+def alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
     """Compute the alignment of every contiguous row or column of A, B and D: a power of two, at most 16 bytes.
 
     ``starts`` are bit unions of the operands' first addresses and 16. The contiguous stride of 1 does not count. If

@@ -15,8 +15,9 @@ from matmill.launch import HOPPER, Encode, Launch, Pointer, TensorMap, in_memory
 
 #: The largest alignment of a parameter: a tensor map's.
 _ALIGN = TensorMap.ALIGN
-#: Bytes of all parameters of a kernel (CUDA C++ programming guide, "__global__ Function Parameters").
-_MOST_BYTES = 4096
+#: Bytes of all parameters of a kernel, since Volta and CUDA 12.1 (CUDA C++ programming guide, "__global__ Function
+#: Parameters").
+_MOST_BYTES = 32764
 # CUlaunchAttributeID of the CUDA driver API: CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION,
 # PREFERRED_SHARED_MEMORY_CARVEOUT.
 _CLUSTER, _PDL, _CARVEOUT = 4, 6, 14

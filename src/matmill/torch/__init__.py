@@ -26,8 +26,9 @@ try:
 except ModuleNotFoundError as error:
     raise missing_package(error, "matmill.torch", "torch>=2.11") from None
 
-from matmill.torch import autocast, dispatch, scripting
+from matmill.torch import autocast, dispatch, grouped, scripting
 from matmill.torch.functions import addmm, baddbmm, gram, inner, linear, matmul, transpose, transpose_add
+from matmill.torch.grouped import grouped_mm
 from matmill.torch.groups import Pending
 from matmill.torch.modules import Linear, swap
 from matmill.torch.results import Report, report
@@ -42,6 +43,7 @@ __all__ = [
     "disable",
     "enable",
     "gram",
+    "grouped_mm",
     "inner",
     "linear",
     "load_decisions",
@@ -56,5 +58,6 @@ __all__ = [
 dispatch.register()
 autocast.register()
 scripting.register()
+grouped.register()
 if "torch.distributed.tensor" in sys.modules:
     import matmill.torch.dtensor  # noqa: F401 — registers the rules

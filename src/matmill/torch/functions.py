@@ -19,7 +19,7 @@ from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import complex_scalar, scalar
 from matmill.dtypes import COMPLEX, ELEMENTWISE, F32, result_type
 from matmill.errors import DTypeError, ShapeError, by_copy
-from matmill.torch import gradients, groups
+from matmill.torch import gradients, grouped, groups
 from matmill.torch.autocast import autocast, cast
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.host import sums_type
@@ -167,7 +167,7 @@ def gram(
     return groups.gram(x, groups.CollectiveOptions(c, alpha, beta, out, group, async_op, out_dtype))
 
 
-def matmul(
+def matmul(  # noqa: PLR0911 — one for each way to a kernel
     a: Any,
     b: Any,
     *,
@@ -185,6 +185,10 @@ def matmul(
     ``"fp16x3"``, ``"tf32x3"`` or ``"float32_tensor"``, all as in :func:`matmill.matmul`, and so is ``batch_invariant``:
     with it a row has the same bits whatever the others are, and so has a row of the gradient of ``a``.
 
+    ``a`` and ``b`` may be lists of matrices, which gives the list of their products, as in :func:`matmill.matmul`; or
+    ``a`` may be a jagged nested tensor (groups, rows, k) and ``b`` (groups, k, n) or (k, n), which gives a jagged one.
+    Both are differentiable, and take no other arguments.
+
     Differentiable as :func:`transpose_add` is, in ``bias`` too. With one of the last three precisions, derivatives have
     it too; the gradients' products are torch's float32 where that is faster. Gradients of complex tensors are torch's,
     conjugates of Wirtinger derivatives. If a derivative of an activation is
@@ -194,6 +198,9 @@ def matmul(
     tensor([1., 2.])
     """
     direct = not is_compiling() and _plain(a, b)
+    if not direct and grouped.of_groups(a):
+        options = {"bias": bias, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        return grouped.matmul(a, b, **options, batch_invariant=batch_invariant or None, out=out)
     if not direct:
         given = {"bias": bias, "out": out}
         _check_tensors(a=a, b=b, **{name: x for name, x in given.items() if x is not None})

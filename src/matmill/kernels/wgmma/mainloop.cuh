@@ -71,17 +71,19 @@ __device__ __forceinline__ void promote(typename Tile::Sums& totals, const typen
 }
 
 // Multiplies `steps` stages from `slot` on, one group of products in flight: release(stage), which tells the producer that
-// this warp group has read a stage, comes a step late. issued() is called when the last product has been issued.
-template <class Tile, class Release, class Issued>
+// this warp group has read a stage, comes a step late. issued() is called when the last product has been issued,
+// arrived(address of the stage, step) when a stage has come.
+template <class Tile, class Release, class Issued, class Arrived>
 __device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot<Tile::STAGES>& slot,
                                          const WgmmaShared<Tile>& shared, int steps, int first_row, Release release,
-                                         Issued issued) {
+                                         Issued issued, Arrived arrived) {
   typename Tile::OtherSums others;
   int before = 0;
   for (int step = 0; step < steps; ++step) {
     const int stage = __shfl_sync(0xffffffffu, slot.stage, 0);
     const WgmmaDescriptors<Tile> operands(shared.stages + stage * Tile::STAGE_BYTES, first_row);
     ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
+    arrived(shared.stages + slot.stage * Tile::STAGE_BYTES, step);
     ptx::wgmma_fence();
     operands.multiply(sums, others, step > 0);
     ptx::wgmma_commit();
@@ -99,6 +101,13 @@ __device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot
     promote<Tile>(sums, others[chain], 1);
   }
   release(before);
+}
+
+template <class Tile, class Release, class Issued>
+__device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot<Tile::STAGES>& slot,
+                                         const WgmmaShared<Tile>& shared, int steps, int first_row, Release release,
+                                         Issued issued) {
+  multiply(sums, slot, shared, steps, first_row, release, issued, [](unsigned, int) {});
 }
 
 template <class Tile>

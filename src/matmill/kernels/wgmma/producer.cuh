@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_work(const WorkTile& work, PipelineSlot<Til
 #pragma unroll
     for (int piece = 0; piece < Tile::PIECES; ++piece) {
       const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
-      const int k = (work.first + step) * Tile::BK;
+      const int k = work.origin_k + (work.first + step) * Tile::BK;
       if (filled != 0) ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
       if (leader) ptx::mbarrier_arrive_expect_tx(full, BYTES);
       load_a(to, full, k, piece);

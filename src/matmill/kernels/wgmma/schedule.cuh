@@ -10,6 +10,7 @@ struct WorkTile {
   int row, column;      // first of D
   int first, steps;     // k-steps of the slice
   int slice, batch;
+  int origin_k = 0;     // term of k from which k-steps count
 };
 
 template <class Tile, int GROUP_M>

@@ -1,0 +1,161 @@
+"""Products of lists of matrices: one launch for all of them, or one product after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+
+from matmill import arch as arches
+from matmill import settings
+from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, inspect, resolve_stream
+from matmill.arrays.operand import CPU
+from matmill.dispatch.backends import emulator_fault
+from matmill.dispatch.groups import ELEMENTS, Group, list_launches
+from matmill.dispatch.transpose import factor
+from matmill.dtypes import PRODUCTS
+from matmill.errors import ArgumentError, IllegalConfigError, MatmillError, ShapeError
+from matmill.jit.compile import compile_ptx, compile_source
+from matmill.runtime.gpu import GPU
+
+T = TypeVar("T")
+
+
+def matmul_lists(
+    matmul: Callable[..., Any], a: Sequence[Any], b: Any, c: Any, *, options: Mapping[str, Any], **named: Any
+) -> list[Any]:
+    """Return the products of each pair of ``a`` and ``b``, plus ``beta`` times that of ``c``.
+
+    ``named`` has ``alpha``, ``beta``, ``stream`` and ``executor`` of a call of ``matmul``, the function for one
+    product, and ``options`` the other arguments that it names. Raises what that function raises, with the number of the
+    product.
+    """
+    _check_lists(a, b, c, options)
+    addends = [None] * len(a) if c is None else c
+    groups = list(zip(a, b, addends, strict=True))
+    result = None if options else _at_once(groups, **named)
+    return _each(lambda x, y, z: matmul(x, y, c=z, **named, **options), groups) if result is None else result
+
+
+def _each(of_product: Callable[[Any, Any, Any], T], groups: Sequence[tuple[Any, Any, Any]]) -> list[T]:
+    """Call a function for each product of the lists; errors say which one it is."""
+    results = []
+    for number, group in enumerate(groups):
+        try:
+            results.append(of_product(*group))
+        except MatmillError as error:
+            error.add_note(f"This is product {number} of the lists.")
+            raise
+    return results
+
+
+def _check_lists(a: Sequence[Any], b: Any, c: Any, options: Mapping[str, Any]) -> None:
+    for name, other in (("b", b), ("c", c)):
+        if other is None:
+            continue
+        if type(other) not in {list, tuple}:
+            raise ArgumentError(
+                argument=name,
+                got=f"{type(other).__name__}, with lists as a and b",
+                wanted=f"a list of {len(a)} matrices",
+                fix=f"Pass [{name}] * len(a) to add one matrix to all.",
+            )
+        if len(other) != len(a):
+            raise ShapeError(
+                argument=name,
+                got=f"{len(other)} matrices",
+                wanted=f"as many as a has, {len(a)}",
+                fix="Pass lists of one length.",
+            )
+    if "out" in options:
+        raise ArgumentError(
+            argument="out", got="an argument of a product of lists", wanted="none", fix="Omit out=: results are new."
+        )
+
+
+def _at_once(
+    groups: Sequence[tuple[Any, Any, Any]], alpha: Any, beta: Any, stream: object, executor: str | None
+) -> list[Any] | None:
+    """Return the products by one launch for each table of groups, or None where each is computed for itself."""
+    named = None if stream is None else resolve_stream(stream)
+
+    def operands(a: Any, b: Any, c: Any) -> _Operands:
+        x, y = inspect(a, "a", named, PRODUCTS), inspect(b, "b", named, PRODUCTS)
+        return x, y, None if c is None else inspect(c, "c", named, PRODUCTS)
+
+    known = _each(operands, groups)
+    first = known[0][0] if known else None
+    if first is None or first.dtype.name not in ELEMENTS:
+        return None
+    by = factor(alpha, "alpha", first.dtype), factor(beta or 0.0, "beta", first.dtype)
+    if not all(_fits(first, *group, added=beta is not None and by[1] != 0) for group in known):
+        return None
+    arrays = [a for a, _, _ in groups]
+    with suppress(IllegalConfigError):  # no kernel of lists takes the elements on that GPU
+        if first.device == CPU:
+            on_emulator = (executor or settings.default_executor()) == "emulator"
+            return _emulated(arrays, known, by) if on_emulator else None
+        if first.library in ALLOCATE and executor in {None, "auto", "gpu"}:
+            return _on_gpu(arrays, known, by, named)
+    return None
+
+
+#: A and B, and C where it is added.
+_Operands = tuple[Operand, Operand, Operand | None]
+
+
+def _fits(first: Operand, a: Operand, b: Operand, c: Operand | None, *, added: bool) -> bool:
+    """Tell whether operands are matrices that fit together, of the type, device and library of the first one."""
+    alike = all(
+        x is None or (x.dtype, x.device, x.library) == (first.dtype, first.device, first.library) for x in (a, b, c)
+    )
+    matrices = len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0]
+    there = not added if c is None else added and tuple(c.shape) == (a.shape[0], b.shape[1])
+    return alike and matrices and there
+
+
+def _packed(a: Operand, b: Operand, address: int, owner: Any) -> Operand:
+    """Return the operand of a new result."""
+    shape = a.shape[0], b.shape[1]
+    return Operand(shape, (shape[1], 1), a.dtype, a.device, address, False, a.library, owner)  # noqa: FBT003 — writable
+
+
+def _on_gpu(a: Sequence[Any], groups: Sequence[_Operands], by: tuple[float, float], named: int | None) -> list[Any]:
+    first = groups[0][0]
+    gpu, allocate = GPU.get(first.device[1]), ALLOCATE[first.library]
+    stream = current_stream(first.library, first.device[1], first) if named is None else named
+    results, known = [], []
+    for like, (x, y, z) in zip(a, groups, strict=True):
+        array, address = allocate(like, x, (x.shape[0], y.shape[1]), named, None)
+        d = _packed(x, y, address, array)
+        results.append(array)
+        known.append(Group(x, y, z or d, d))
+    for source, launch in list_launches(known, *by, gpu.arch):
+        gpu.launch(compile_source(source, gpu.arch.target), launch, stream)
+    if named is not None:  # their libraries reuse memory in the order of another stream
+        gpu.keep(tuple(x.owner for group in known for x in group), stream)
+    return results
+
+
+def _emulated(a: Sequence[Any], groups: Sequence[_Operands], by: tuple[float, float]) -> list[Any]:
+    """Return the products of host arrays by the kernel's PTX, emulated on the default arch."""
+    from matmill.emulator import Memory, run  # noqa: PLC0415 — GPU users never need it, and it takes time to import
+
+    arch, memory = arches.get(arches.DEFAULT), Memory()
+    results, known = [], []
+
+    def bound(name: str, x: Operand) -> Operand:
+        return x._replace(address=memory.bind(name, x.owner, access="r").address)
+
+    for number, (x, y, z) in enumerate(groups):
+        result = np.empty((x.shape[0], y.shape[1]), x.dtype.numpy)
+        d = _packed(x, y, memory.bind(f"D[{number}]", result, access="w").address, result)
+        results.append(result)
+        known.append(Group(bound(f"A[{number}]", x), bound(f"B[{number}]", y), bound(f"C[{number}]", z) if z else d, d))
+    for source, launch in list_launches(known, *by, arch):
+        report = run(compile_ptx(source, arch.target), launch, memory, races=False, counters=False)
+        if not report.ok:
+            raise emulator_fault(launch, report)
+    return [from_host(like, x, result) for like, (x, _, _), result in zip(a, groups, results, strict=True)]
