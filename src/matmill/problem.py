@@ -186,12 +186,14 @@ class View:
     ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
     16) that divides the address of every contiguous run's start (row or column). ``relative_align`` is the same for the
     distance in memory between this operand's elements and the result's elements at the same row and column.
+    ``conjugate`` says that the conjugates of complex elements are meant.
     """
 
     strides: Strides
     batch: int = 0
     align: int = 16
     relative_align: int = 16
+    conjugate: bool = False
 
     @property
     def transposed(self) -> bool:
@@ -230,7 +232,7 @@ class Geam:
         """The same problem with X and Y exchanged if only Y is transposed: kernels transpose their first operand.
 
         >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).transposed_first.x
-        View(strides=(1, 4), batch=0, align=16, relative_align=16)
+        View(strides=(1, 4), batch=0, align=16, relative_align=16, conjugate=False)
         """
         return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_transposed else self
 

@@ -66,6 +66,29 @@ def test_lazy_conjugates_of_tensors(device: FakeGPU, tensors: Tensors) -> None:
         assert excess(out, *meant, beta=0.5) <= 1
 
 
+def test_conjugate_transposes_of_tensors(device: FakeGPU, tensors: Tensors) -> None:
+    a, b = random(0, 20, 9), random(1, 9, 20)
+    numbers = []
+    for alpha, beta in ((1, 1), (1, 1j), (2j, 3j), (0, 2j), (1j, 0), (1j, 1j)):
+        for flags in np.ndindex(2, 2):
+            views = [tensors(x) for x in (a, b)]
+            for view, flag in zip(views, flags, strict=True):
+                view.conjugated = bool(flag)
+            x, y = (array.conj() if flag else array for array, flag in zip((a, b), flags, strict=True))
+            out = np.empty_like(b)
+            matmill.transpose_add(*views, alpha=alpha, beta=beta, out=tensors(out))
+            np.testing.assert_allclose(out, alpha * x.T + beta * y, rtol=1e-5, atol=1e-5)
+            matmill.transpose(views[0], out=tensors(out))
+            np.testing.assert_array_equal(out, x.T)
+        numbers.append(len(plan_cache.calls))
+    assert numbers == [6, 10, 14, 18, 22, 22]  # by conjugates and by types of scalars, or zeros
+    assert {launch.kernel for launch, _ in device.launches} == {"kernels.transpose.add"}
+    assert (
+        matmill.transpose_add(a, b, alpha=1j).tobytes()
+        == matmill.transpose_add(a, b, alpha=1j, executor="cpu").tobytes()
+    )
+
+
 def test_arrays_of_dlpack(device: FakeGPU) -> None:
     a, b = random(0, 20, 30), random(1, 30, 40)
     before = len(device.memory.allocations)

@@ -11,7 +11,7 @@ from itertools import product
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.launch import Argument, Pointer
+from matmill.launch import Argument, Pointer, Struct
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
 
@@ -273,6 +273,7 @@ _PARAMETERS = Parameters.of(
     alpha="Acc",
     beta="Acc",
 )
+_FACTORS = ("alpha", "beta")
 
 
 def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
@@ -282,6 +283,16 @@ def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
         Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,
     )  # fmt: skip
     return Kernel(entry, package, config, _geometry, _arguments, why_not, pdl=True, parameters=_PARAMETERS, file=file)
+
+
+def factors(problem: Geam, operands: GemmOperands) -> dict[str, Argument | float]:
+    """Return alpha and beta as kernels take them: those of complex elements with the sign of imaginary parts."""
+    real, part = (operands.alpha, operands.beta), problem.dtype.part
+    if part is None:
+        return dict(zip(_FACTORS, real, strict=True))
+    signs = (-1.0 if view is not None and view.conjugate else 1.0 for view in (problem.x, problem.y))
+    members = zip(real, operands.imaginary, signs, strict=True)
+    return {name: Struct.of(*map(part.scalar, each)) for name, each in zip(_FACTORS, members, strict=True)}
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
@@ -306,6 +317,5 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
         m=problem.m,
         n=problem.n,
         **strides,
-        alpha=operands.alpha,
-        beta=operands.beta,
+        **factors(problem, operands),
     )
