@@ -30,6 +30,7 @@ from matmill.runtime.stream_scratch import StreamBuffers, scratch
 NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
 #: Addresses of the four matrices, a workspace, a counter and a bias; 0 for any that is absent.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int, int]
+_ORIGIN: tuple[Offsets, ...] = ((0, 0, 0, 0),)
 _NOWHERE: Addresses = (0, 0, 0, 0, 0, 0, 0)
 #: The imaginary parts of real scalars.
 _REAL = (0.0, 0.0)
@@ -202,7 +203,8 @@ class _LoadedStage:
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
         self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, ready.unbound, strict=True))
-        self._at_once = ready.stage.offsets.only_origin and not ready.stage.slots
+        self._only_origin = ready.stage.offsets.only_origin
+        self._at_once = self._only_origin and not ready.stage.slots
 
     @property
     def once(self) -> bool:
@@ -218,8 +220,9 @@ class _LoadedStage:
         return frame.bind, None if self._at_once else self._at_offsets, calls
 
     def _at_offsets(self, addresses: Addresses) -> Iterator[Addresses]:
-        a, b, c, d, workspace, counter, bias = self._ready.stage.own_addresses(addresses)
-        for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
+        stage = self._ready.stage
+        a, b, c, d, workspace, counter, bias = stage.own_addresses(addresses)
+        for to_a, to_b, to_c, to_d in _ORIGIN if self._only_origin else stage.offsets:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter, bias
 
 
