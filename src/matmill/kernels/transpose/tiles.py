@@ -38,8 +38,8 @@ _STARTS = (16, 32, 64, _CACHE_LINE)
 #: The most registers for a thread's loads in flight.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: a constant, and more for each register of loads in flight, for single
-#: elements (which need addresses of their own) and for vectors.
-_OTHERS, _EACH_SCALAR, _EACH_VECTOR = 18, 3.2, 1.15
+#: elements (which need addresses of their own), for those of 16 bytes, and for vectors.
+_OTHERS, _EACH_SCALAR, _EACH_WIDE, _EACH_VECTOR = 18, 3.2, 1.5, 1.15
 #: The same if an operand is copied to shared memory without registers: these hold the elements gathered from there.
 _OTHERS_GATHERED, _EACH_GATHERED = 28, 1.5
 #: The largest share of an SM's shared memory that such blocks take. The rest is L1 cache, for the sectors that two
@@ -96,7 +96,9 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
         ):
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        resident, _limits = arch.resident(threads, min(255, round(_registers(config, loaded))), config["SHARED_BYTES"])
+        resident, _limits = arch.resident(
+            threads, min(255, round(_registers(config, size, loaded))), config["SHARED_BYTES"]
+        )
         leaves_l1 = (config["SHARED_BYTES"] + arch.shared_reserved) * resident <= _MOST_SHARED * arch.shared_per_sm
         if leaves_l1 or not _copies(config):
             configs.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
@@ -108,11 +110,12 @@ def _copies(config: Config) -> bool:
     return not {config["X_MODE"], config["Y_MODE"]}.isdisjoint({COL_UNALIGNED, ROW_UNALIGNED})
 
 
-def _registers(config: Config, loaded: int) -> float:
+def _registers(config: Config, itemsize: int, loaded: int) -> float:
     """Return the registers of a thread for sm_90a, or a few more, if ``loaded`` registers of loads are in flight."""
     if _copies(config):
         return _OTHERS_GATHERED + _EACH_GATHERED * loaded
-    return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
+    alone = _EACH_SCALAR if itemsize < VECTOR_BYTES else _EACH_WIDE
+    return _OTHERS + (alone if config["V"] == 1 else _EACH_VECTOR) * loaded
 
 
 def _fitting(configs: list[Config], name: str, extent: int) -> list[Config]:
