@@ -18,8 +18,8 @@ from matmill.covering import covering
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
-from matmill.problem import ComplexCopy, Geam, Gemm
-from matmill.registry import COMPLEX_COPIES, IN_SLICES, PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.problem import ComplexCopy, ComplexGemm, Geam, Gemm
+from matmill.registry import COMPLEX_COPIES, COMPLEX_PRODUCTS, IN_SLICES, PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
@@ -248,6 +248,8 @@ def entries(problem: Any) -> Sequence[Production[Any]]:
         return TRANSPOSE_ADD_KERNELS
     if isinstance(problem, ComplexCopy):
         return COMPLEX_COPIES
+    if isinstance(problem, ComplexGemm):
+        return COMPLEX_PRODUCTS
     return IN_SLICES if problem.slice_k else PRODUCTION
 
 

@@ -283,3 +283,37 @@ class ComplexCopy:
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""
         return f"{times}{self.rows}x{self.columns} complex elements of {self.dtype.name}"
+
+
+@dataclass(frozen=True)
+class ComplexGemm:
+    """D = alpha * A @ B + beta * C for ``batch`` products of small matrices of complex elements of type ``dtype``.
+
+    ``strides`` are those of rows, columns and the batch of A, B, C and D, in elements. ``conjugates`` names those of A,
+    B and C whose conjugates are meant, such as ``"ab"``.
+
+    >>> from matmill.dtypes import C64
+    >>> ComplexGemm(2, 3, 4, C64, ((4, 1, 8), (3, 1, 0), (0, 0, 0), (3, 1, 6)), batch=5).least_bytes
+    656
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    strides: tuple[tuple[int, int, int], ...]
+    batch: int = 1
+    has_c: bool = False
+    conjugates: str = ""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of compulsory traffic: every element once, of what the batch shares only one matrix."""
+        c = self.m * self.n if self.has_c else 0
+        sizes = (self.m * self.k, self.k * self.n, c, self.m * self.n)
+        counts = (self.batch if step else 1 for _row, _column, step in self.strides)
+        return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        times = f"{self.batch} x " if self.batch != 1 else ""
+        return f"{times}{self.m}x{self.n}x{self.k} {self.dtype.name}"

@@ -7,10 +7,10 @@ tables.
 from __future__ import annotations
 
 from matmill.kernel import Production
-from matmill.kernels import complex_copy, gemm, hgemm, igemm, inner, short_k, thin, wgmma
+from matmill.kernels import complex_copy, complex_gemm, gemm, hgemm, igemm, inner, short_k, thin, wgmma
 from matmill.kernels.gemm import slices
 from matmill.kernels.transpose import add, slim, small
-from matmill.problem import ComplexCopy, Geam, Gemm
+from matmill.problem import ComplexCopy, ComplexGemm, Geam, Gemm
 
 #: Kernels for products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
@@ -31,3 +31,6 @@ TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (add.PRODUCTION, small.PRO
 
 #: Kernels around the real product that computes a complex one.
 COMPLEX_COPIES: tuple[Production[ComplexCopy], ...] = (complex_copy.PRODUCTION,)
+
+#: Kernels for complex products of small matrices, which need no other.
+COMPLEX_PRODUCTS: tuple[Production[ComplexGemm], ...] = (complex_gemm.PRODUCTION,)

@@ -11,7 +11,8 @@ from itertools import product
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.launch import Argument, Pointer, Struct
+from matmill.kernels.shared.outputs import complex_factor
+from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
 
@@ -25,7 +26,7 @@ _LARGEST = 2**30
 _SMALL = 2**20
 #: Strides below so many bytes fit in 32-bit integers.
 _NEAR = 2**31
-_THREADS = (128, 256, 512)
+_THREADS, _WARP = (128, 256, 512), 32
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row use every bank once.
 _DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
 #: Vectors down a tile that has all of few rows, and bytes of its rows if it has all of few columns.
@@ -92,6 +93,7 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
             config["BC"] % config["START"]
             or vectors > threads
             or config["BR"] * vectors % threads
+            or rows * size * _WARP // _CACHE_LINE > threads  # warps down a column, whose lanes read 128 bytes of it
             or loaded > _MOST_LOADED
         ):
             continue
@@ -276,7 +278,6 @@ _PARAMETERS = Parameters.of(
     alpha="Acc",
     beta="Acc",
 )
-_FACTORS = ("alpha", "beta")
 
 
 def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
@@ -290,12 +291,15 @@ def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
 
 def factors(problem: Geam, operands: GemmOperands) -> dict[str, Argument | float]:
     """Return alpha and beta as kernels take them: those of complex elements with the sign of imaginary parts."""
-    real, part = (operands.alpha, operands.beta), problem.dtype.part
-    if part is None:
-        return dict(zip(_FACTORS, real, strict=True))
-    signs = (-1.0 if view is not None and view.conjugate else 1.0 for view in (problem.x, problem.y))
-    members = zip(real, operands.imaginary, signs, strict=True)
-    return {name: Struct.of(*map(part.scalar, each)) for name, each in zip(_FACTORS, members, strict=True)}
+    alpha, beta = operands.alpha, operands.beta
+    if problem.dtype.part is None:
+        return {"alpha": alpha, "beta": beta}
+    alpha_im, beta_im = operands.imaginary
+    of_y = problem.y is not None and problem.y.conjugate
+    return {
+        "alpha": complex_factor(problem.dtype, alpha, alpha_im, conjugate=problem.x.conjugate),
+        "beta": complex_factor(problem.dtype, beta, beta_im, conjugate=of_y),
+    }
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
