@@ -31,7 +31,8 @@ def _tensor(seed: int, *shape: int, dtype: str = "float32") -> Any:
     generator = torch.Generator().manual_seed(seed)
     if dtype.startswith("int"):
         return torch.randint(-100, 100, shape, generator=generator).to(getattr(torch, dtype))
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    return torch.randn(shape, generator=generator, dtype=kind if kind.is_complex else torch.float64).to(kind)
 
 
 def _host(x: Any) -> NDArray[Any]:
@@ -43,7 +44,8 @@ def _host(x: Any) -> NDArray[Any]:
 
 
 def _bits(x: Any) -> Any:
-    return x.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}[x.element_size()])
+    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return parts.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parts.element_size()])
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
