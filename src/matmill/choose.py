@@ -18,8 +18,8 @@ from matmill.covering import covering
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
-from matmill.problem import ComplexCopy, Geam, Gemm, Grouped, Listed
-from matmill.registry import COMPLEX_COPIES, GROUPED, IN_SLICES, LISTS, PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.problem import Geam, Gemm
+from matmill.registry import IN_SLICES, KERNELS_OF, PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
@@ -244,15 +244,9 @@ def choose_general(problem: Any, arch: Arch) -> Choice[Any] | None:
 
 def entries(problem: Any) -> Sequence[Production[Any]]:
     """Return the kernels that may run a problem."""
-    if isinstance(problem, Geam):
-        return TRANSPOSE_ADD_KERNELS
-    if isinstance(problem, ComplexCopy):
-        return COMPLEX_COPIES
-    if isinstance(problem, Grouped):
-        return GROUPED
-    if isinstance(problem, Listed):
-        return LISTS
-    return IN_SLICES if problem.slice_k else PRODUCTION
+    if isinstance(problem, Gemm):
+        return IN_SLICES if problem.slice_k else PRODUCTION
+    return KERNELS_OF[type(problem)]
 
 
 def choose_from(

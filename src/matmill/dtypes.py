@@ -1,8 +1,8 @@
 """The element types that matmill computes with: one table for arrays, sources and error bounds.
 
-``ELEMENTWISE`` has the types of transposes, ``ALL`` the real types of products, ``REAL_AND_COMPLEX`` complex ones too,
-and ``PRODUCTS`` integers besides. ``DTYPES`` are summed in their own type; the other, 16-bit types of ``ALL`` are
-summed in float32.
+``TRANSPOSES`` has the types of transposes, ``ELEMENTWISE`` the real ones of them. ``ALL`` has the real types of
+products, ``REAL_AND_COMPLEX`` complex ones too, and ``PRODUCTS`` integers besides. ``DTYPES`` are summed in their own
+type; the other, 16-bit types of ``ALL`` are summed in float32.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ class DType:
         """True for integers, whose sums wrap around."""
         return self.numpy.kind in "iu"
 
-    def scalar(self, value: float) -> np.generic:
+    def scalar(self, value: complex) -> np.generic:
         """Return ``value`` as a kernel argument of exactly this type.
 
         Numbers that are too large become infinite, and integers wrap, as in C.
         """
         if self.is_integer:
-            wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
+            wrapped: np.generic = np.uint64(int(value.real) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
             return wrapped
-        if self.itemsize < 8 and abs(value) > 1e4:  # faster than to silence NumPy's warning for every value
+        # Silencing NumPy's warning for every value would be slower.
+        if (self.itemsize < 8 or self.part is not None) and abs(value) > 1e4:
             with np.errstate(over="ignore"):
                 return self.numpy.type(value)
         return self.numpy.type(value)
@@ -79,9 +80,15 @@ F32_IN_F64 = DType(
     "float32 in float64", F32.numpy, "matmill::Single", 4, F32.roundoff, F32.tiny, F64, "matmill/dtype/single.cuh"
 )
 
-# Kernels multiply the parts: no kernel's source names a complex type.
-C64 = DType("complex64", np.dtype(np.complex64), "", 8, F32.roundoff, F32.tiny, part=F32)
-C128 = DType("complex128", np.dtype(np.complex128), "", 16, F64.roundoff, F64.tiny, part=F64)
+
+def _complex(kind: type[np.complexfloating], part: DType) -> DType:
+    dtype: np.dtype[np.generic] = np.dtype(kind)
+    cxx, header = f"matmill::Complex<{part.cxx}>", "matmill/dtype/complex.cuh"
+    return DType(dtype.name, dtype, cxx, dtype.itemsize, part.roundoff, part.tiny, None, header, part)
+
+
+C64, C128 = _complex(np.complex64, F32), _complex(np.complex128, F64)
+# Kernels multiply the parts: no product's source names a complex type.
 _C64_IN_C128 = DType("complex64 in complex128", C64.numpy, "", 8, F32.roundoff, F32.tiny, C128, part=F32)
 
 
@@ -100,12 +107,14 @@ BITS: dict[int, DType] = {
     2: DType("bits16", np.dtype(np.int16), "short", 2, 0.0, 0.0),
     4: I32,
     8: DType("bits64", np.dtype(np.int64), "long long", 8, 0.0, 0.0),
+    16: DType("bits128", C128.numpy, "uint4", 16, 0.0, 0.0),
 }
 
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
 COMPLEX: dict[str, DType] = {d.name: d for d in (C64, C128)}
+TRANSPOSES: dict[str, DType] = {**ELEMENTWISE, **COMPLEX}
 REAL_AND_COMPLEX: dict[str, DType] = {**ALL, **COMPLEX}
 PRODUCTS: dict[str, DType] = {**REAL_AND_COMPLEX, **{d.name: d for d in (I8, U8, I32, U32, I64, U64)}}
 #: Short names, as PTX and the literature write them.

@@ -27,6 +27,7 @@ _FEW = 4
 class GemmOperands:
     """Pointers and scalars of one product. ``c`` and ``d`` may be the same matrix; ``bias`` is the epilogue's.
 
+    ``imaginary`` are the imaginary parts of alpha and beta, which only kernels of complex elements take.
     ``workspace`` is memory for kernels that need it (see :meth:`Kernel.workspace`), aligned to 16 bytes, with arbitrary
     contents. ``counter`` is a 32-bit word for kernels that count their blocks (see :meth:`Kernel.counts`), 0 before and
     after the launch; None means there is none. A starts ``a_first`` elements after ``a``, B ``b_first`` elements after
@@ -44,6 +45,7 @@ class GemmOperands:
     a_first: int = 0
     b_first: int = 0
     bias: Pointer | None = None
+    imaginary: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)

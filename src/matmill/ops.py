@@ -11,6 +11,7 @@ from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.groups import ELEMENTS, ENDS, GROUPED_MM
+from matmill.dispatch.lists import matmul_lists
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import (
@@ -22,9 +23,8 @@ from matmill.dispatch.validate import (
     complex_scalar,
     out_of_memory,
 )
-from matmill.dtypes import PRODUCTS, REAL_AND_COMPLEX
+from matmill.dtypes import PRODUCTS, REAL_AND_COMPLEX, TRANSPOSES
 from matmill.errors import ArgumentError
-from matmill.dispatch.lists import matmul_lists
 from matmill.settings import Executor
 
 #: An array of any library. The result is one of the same library, and of the same element type unless another is
@@ -322,8 +322,8 @@ def transpose_add(
     x: A,
     y: Any,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
+    alpha: complex = 1.0,
+    beta: complex = 1.0,
     out: Any = None,
     stream: object = None,
     executor: Executor | None = None,
@@ -331,12 +331,15 @@ def transpose_add(
     """Return ``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
-    float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (with a
-    transposed view as ``x``, both arrays have one order in memory), and every extent may be 0.
+    float64, float32, float16, bfloat16, complex64, complex128, int8 or int32. Strides may be anything, zero and
+    negative ones included (with a transposed view as ``x``, both arrays have one order in memory), and every extent may
+    be 0.
 
     16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
     ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
-    ``alpha * x``. Integers wrap around, and are scaled by whole numbers.
+    ``alpha * x``. Integers wrap around, and are scaled by whole numbers. Real scalars multiply the parts of complex
+    elements, complex ones round each product of parts. torch's lazy conjugates are read as they are, so that
+    ``x.conj()`` adds the conjugate transpose in the same pass.
 
     ``out`` may be exactly ``y`` (the same memory, shape and strides) and shares no memory with ``x``. ``beta = 0``
     means that ``y`` is not read, and ``alpha = 0`` that ``x`` is not: NaN there does not reach the result.
@@ -357,19 +360,22 @@ def transpose_add(
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
-    a = inspect(x, "x", named)
-    b = inspect(y, "y", named)
-    target = None if out is None else inspect(out, "out", named)
+    a = inspect(x, "x", named, TRANSPOSES)
+    b = inspect(y, "y", named, TRANSPOSES)
+    target = None if out is None else inspect(out, "out", named, TRANSPOSES)
     if type(alpha) is not float or alpha != 1:
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
     like, home = result_owner(x, a, y, b)
     request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, like, home, out, None, NO_OPTIONS))
+    if a.dtype.part is not None:
+        request = _with_conjugates(request, ("a", x, a), ("b", y, b))
     call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
     if target is not None:
+        refuse_conjugated(out, target, "out")
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
@@ -380,8 +386,8 @@ def transpose_add(
 def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executor | None = None) -> A:
     """Return ``x.swapaxes(-2, -1)`` as a copy: packed row-major, or with the strides of ``out``.
 
-    ``x`` is (..., c, r) and the result (..., r, c), with the same bits: even signalling NaNs are kept. Everything else
-    is as in :func:`transpose_add`.
+    ``x`` is (..., c, r) and the result (..., r, c), with the same bits: even signalling NaNs are kept. Of a lazy
+    conjugate it is the conjugate transpose. Everything else is as in :func:`transpose_add`.
 
     >>> import numpy as np
     >>> transpose(np.arange(6.0).reshape(2, 3), executor="cpu").flags.c_contiguous
@@ -392,11 +398,14 @@ def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executo
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
-    a = inspect(x, "x", named)
-    target = None if out is None else inspect(out, "out", named)
+    a = inspect(x, "x", named, TRANSPOSES)
+    target = None if out is None else inspect(out, "out", named, TRANSPOSES)
     request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out, None, NO_OPTIONS))
+    if a.dtype.part is not None:
+        request = _with_conjugates(request, ("a", x, a))
     call = resolve(request, executor)
     if target is not None:
+        refuse_conjugated(out, target, "out")
         check_apart(request)
     result: A = compute(request, call, named)
     return result
@@ -472,12 +481,17 @@ def product_request(  # noqa: PLR0917 — see _product
         bias, activation, out_dtype, precision, batch_invariant = epilogue
         vector = None if bias is None else inspect(bias, "bias", named, types)
         options = checked_options(activation, out_dtype, precision, a.dtype, batch_invariant=batch_invariant)
-    if a.dtype.part is not None:
-        arrays = (("a", first, a), ("b", first if second is None else second, b), ("c", c, z))
-        lazy = "".join(name for name, x, operand in arrays if operand is not None and is_conjugated(x, operand))
-        options = options._replace(conjugates=lazy) if lazy else options
     like, home = result_owner(first, a, second, b)
-    return _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
+    if a.dtype.part is None:
+        return request
+    return _with_conjugates(request, ("a", first, a), ("b", first if second is None else second, b), ("c", c, z))
+
+
+def _with_conjugates(request: Request, *arrays: tuple[str, Any, Operand | None]) -> Request:
+    """Return a request of complex elements that names the arrays whose conjugates are meant."""
+    lazy = "".join(name for name, x, operand in arrays if operand is not None and is_conjugated(x, operand))
+    return request._replace(options=request.options._replace(conjugates=lazy)) if lazy else request
 
 
 def matmul_call(

@@ -14,10 +14,10 @@ import numpy as np
 
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
-from matmill.launch import Pointer, TensorMap, Value
+from matmill.launch import Argument, Pointer, Struct, TensorMap
 
 #: C++ and NumPy types of the numbers that a parameter may be, integers with their range. ``Acc`` is the accumulator's
-#: type.
+#: type, for complex elements a struct.
 _INTEGERS: dict[str, tuple[type[np.generic], int, int]] = {
     "int": (np.int32, -(2**31), 2**31 - 1),
     "unsigned": (np.uint32, 0, 2**32 - 1),
@@ -66,7 +66,7 @@ class Parameters:
 
     def cxx(self, dtype: DType) -> str:
         """Return the struct and the two macros, for elements of ``dtype``, which the source calls ``Scalar``."""
-        types = {"Acc": dtype.accumulator.cxx, "Index": "long long"}
+        types = {"Acc": "Scalar::Factor" if dtype.part else dtype.accumulator.cxx, "Index": "long long"}
         fields = []
         for name, kind in self.fields:
             base = kind.removeprefix("const ").rstrip("*")
@@ -84,7 +84,7 @@ class Parameters:
             ]
         )
 
-    def pack(self, dtype: DType, **values: Value | float) -> tuple[Value, ...]:
+    def pack(self, dtype: DType, **values: Argument | float) -> tuple[Argument, ...]:
         """Return the arguments of a launch in order: ``values`` by name, numbers as wide as their fields.
 
         Raises :class:`~matmill.errors.ArgumentError` for missing or surplus names, for a value of another kind than its
@@ -100,7 +100,7 @@ class Parameters:
         return tuple(_as_field(name, kind, values[name], dtype) for name, kind in self.fields)
 
 
-def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value:
+def _as_field(name: str, kind: str, value: Argument | float, dtype: DType) -> Argument:
     if kind in _INTEGERS:
         number, least, most = _INTEGERS[kind]
         if isinstance(value, int | float | np.number) and least <= value <= most and int(value) == value:
@@ -108,7 +108,9 @@ def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value
     elif kind.endswith("*") or kind == _TENSOR_MAP:
         if isinstance(value, Pointer if kind.endswith("*") else TensorMap):
             return value
-    elif isinstance(value, int | float | np.number):
+    elif isinstance(value, Struct) and dtype.part is not None and kind == "Acc":
+        return value
+    elif isinstance(value, int | float | np.number) and dtype.part is None:
         if kind != "Acc":
             return _REALS[kind](value)
         # The accumulator's number wraps, or becomes infinite, as C++'s would. An int may need more digits than a float.

@@ -22,7 +22,7 @@ from matmill.kernel import GemmOperands, Kernel, P, Program
 from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
-from matmill.problem import ComplexCopy
+from matmill.problem import ComplexCopy, ComplexGemm, Geam
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import StreamBuffers, scratch
 
@@ -30,7 +30,10 @@ from matmill.runtime.stream_scratch import StreamBuffers, scratch
 NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
 #: Addresses of the four matrices, a workspace, a counter and a bias; 0 for any that is absent.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int, int]
+_ORIGIN: tuple[Offsets, ...] = ((0, 0, 0, 0),)
 _NOWHERE: Addresses = (0, 0, 0, 0, 0, 0, 0)
+#: The imaginary parts of real scalars.
+_REAL = (0.0, 0.0)
 #: A kernel that takes so many seconds longer than the best one does not stand in for it: a compiler takes no longer.
 _WORTH_COMPILING = 0.5
 #: The slowdown of a kernel, until a better one arrives, from which on the general kernel is considered too.
@@ -88,28 +91,30 @@ class Ready(Generic[P]):
     ) -> tuple[Launch, ...]:
         """Return the launches for the stage at ``offsets`` bytes from the matrices' addresses, in execution order.
 
-        A complex scalar is a factor of copies, and no product's.
+        A complex scalar is a factor of copies, transposes and small products, and of no other product.
         """
-        alpha, beta = _scalars(self.problem, alpha, beta)
         a, b, c, d, workspace, counter, bias = self.stage.own_addresses(addresses)
-        bound = _operands((a, b, c, d, workspace, counter, bias), offsets, alpha, beta)
+        scalars = _scalars(self.problem, alpha, beta)
+        bound = _operands((a, b, c, d, workspace, counter, bias), offsets, *scalars)
         return self.choice.kernel.launches(self.problem, bound)
 
 
-def _scalars(problem: Any, alpha: complex, beta: complex) -> tuple[float, float]:
+def _scalars(problem: Any, alpha: complex, beta: complex) -> tuple[float, float, tuple[float, float]]:
     """Return a stage's own scalars: those of the call, or the parts of the one that a copy multiplies by."""
+    if isinstance(problem, Geam | ComplexGemm):
+        return alpha.real, beta.real, (alpha.imag, beta.imag)
     if isinstance(problem, ComplexCopy):
         factor = {"alpha": alpha, "beta": beta}.get(problem.scale, 1.0)
-        return factor.real, factor.imag
-    return (1.0 if isinstance(alpha, complex) else alpha), (1.0 if isinstance(beta, complex) else beta)
+        return factor.real, factor.imag, _REAL
+    return (1.0 if isinstance(alpha, complex) else alpha), (1.0 if isinstance(beta, complex) else beta), _REAL
 
 
 def _operands(
-    addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
+    addresses: Addresses, offsets: Offsets, alpha: float, beta: float, imaginary: tuple[float, float]
 ) -> GemmOperands:
     moved = zip(NAMES, addresses, (*offsets, 0, 0, 0), strict=True)
     a, b, c, d, workspace, counter, bias = (Pointer(name, base + step) for name, base, step in moved)
-    return GemmOperands(a, b, c, d, alpha, beta, workspace, counter, bias=bias)
+    return GemmOperands(a, b, c, d, alpha, beta, workspace, counter, bias=bias, imaginary=imaginary)
 
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
@@ -198,7 +203,8 @@ class _LoadedStage:
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
         self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, ready.unbound, strict=True))
-        self._at_once = ready.stage.offsets.only_origin and not ready.stage.slots
+        self._only_origin = ready.stage.offsets.only_origin
+        self._at_once = self._only_origin and not ready.stage.slots
 
     @property
     def once(self) -> bool:
@@ -214,8 +220,9 @@ class _LoadedStage:
         return frame.bind, None if self._at_once else self._at_offsets, calls
 
     def _at_offsets(self, addresses: Addresses) -> Iterator[Addresses]:
-        a, b, c, d, workspace, counter, bias = self._ready.stage.own_addresses(addresses)
-        for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
+        stage = self._ready.stage
+        a, b, c, d, workspace, counter, bias = stage.own_addresses(addresses)
+        for to_a, to_b, to_c, to_d in _ORIGIN if self._only_origin else stage.offsets:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter, bias
 
 

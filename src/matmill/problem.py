@@ -186,12 +186,14 @@ class View:
     ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
     16) that divides the address of every contiguous run's start (row or column). ``relative_align`` is the same for the
     distance in memory between this operand's elements and the result's elements at the same row and column.
+    ``conjugate`` says that the conjugates of complex elements are meant.
     """
 
     strides: Strides
     batch: int = 0
     align: int = 16
     relative_align: int = 16
+    conjugate: bool = False
 
     @property
     def transposed(self) -> bool:
@@ -230,7 +232,7 @@ class Geam:
         """The same problem with X and Y exchanged if only Y is transposed: kernels transpose their first operand.
 
         >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).transposed_first.x
-        View(strides=(1, 4), batch=0, align=16, relative_align=16)
+        View(strides=(1, 4), batch=0, align=16, relative_align=16, conjugate=False)
         """
         return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_transposed else self
 
@@ -349,3 +351,37 @@ class Listed:
 
     def __str__(self) -> str:
         return f"{self.typical.batch} groups of about {replace(self.typical, batch=1)}"
+
+
+@dataclass(frozen=True)
+class ComplexGemm:
+    """D = alpha * A @ B + beta * C for ``batch`` products of small matrices of complex elements of type ``dtype``.
+
+    ``strides`` are those of rows, columns and the batch of A, B, C and D, in elements. ``conjugates`` names those of A,
+    B and C whose conjugates are meant, such as ``"ab"``.
+
+    >>> from matmill.dtypes import C64
+    >>> ComplexGemm(2, 3, 4, C64, ((4, 1, 8), (3, 1, 0), (0, 0, 0), (3, 1, 6)), batch=5).least_bytes
+    656
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    strides: tuple[tuple[int, int, int], ...]
+    batch: int = 1
+    has_c: bool = False
+    conjugates: str = ""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of compulsory traffic: every element once, of what the batch shares only one matrix."""
+        c = self.m * self.n if self.has_c else 0
+        sizes = (self.m * self.k, self.k * self.n, c, self.m * self.n)
+        counts = (self.batch if step else 1 for _row, _column, step in self.strides)
+        return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        times = f"{self.batch} x " if self.batch != 1 else ""
+        return f"{times}{self.m}x{self.n}x{self.k} {self.dtype.name}"

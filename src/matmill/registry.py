@@ -6,11 +6,14 @@ tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from matmill.kernel import Production
-from matmill.kernels import complex_copy, gemm, grouped, hgemm, igemm, inner, short_k, thin, wgmma
+from matmill.kernels import complex_copy, complex_gemm, gemm, grouped, hgemm, igemm, inner, short_k, thin, wgmma
 from matmill.kernels.gemm import slices
 from matmill.kernels.transpose import add, slim, small
-from matmill.problem import ComplexCopy, Geam, Gemm, Grouped, Listed
+from matmill.problem import ComplexCopy, ComplexGemm, Geam, Gemm, Grouped, Listed
 
 #: Kernels for products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
@@ -29,9 +32,12 @@ IN_SLICES: tuple[Production[Gemm], ...] = (slices.PRODUCTION, hgemm.PRODUCTION, 
 #: Kernels for transpose-add, with any strides.
 TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (add.PRODUCTION, small.PRODUCTION, slim.PRODUCTION)
 
-#: Kernels around the real product that computes a complex one.
-COMPLEX_COPIES: tuple[Production[ComplexCopy], ...] = (complex_copy.PRODUCTION,)
-
-#: Kernels for groups whose ends are on the device, and for lists of matrices.
-GROUPED: tuple[Production[Grouped], ...] = grouped.PRODUCTION
-LISTS: tuple[Production[Listed], ...] = grouped.LISTS
+#: Kernels by what they solve, but of products: around the real product that computes a complex one, complex products of
+#: small matrices, groups whose ends are on the device, and lists of matrices.
+KERNELS_OF: dict[type, Sequence[Production[Any]]] = {
+    Geam: TRANSPOSE_ADD_KERNELS,
+    ComplexCopy: (complex_copy.PRODUCTION,),
+    ComplexGemm: (complex_gemm.PRODUCTION,),
+    Grouped: grouped.PRODUCTION,
+    Listed: grouped.LISTS,
+}

@@ -30,6 +30,8 @@ SHAPES = [
     ((9, 17), (3, 17, 21)),
     ((2, 1, 9, 7), (1, 3, 7, 5)),
     ((90, 2, 2), (90, 2, 2)),
+    ((7, 1, 16, 11), (3, 11, 16)),
+    ((5, 17, 6), (5, 6, 3)),
     ((3, 600), (600, 4)),
     ((17, 2030), (2030, 9)),
 ]
@@ -85,6 +87,38 @@ def test_layouts_and_scalars(  # noqa: PLR0917 — drawn
     assert excess(out, a, b, c, alpha=alpha, beta=beta) <= 1
     written = np.isnan(before)
     assert root[~written].tobytes() == before[~written].tobytes()
+
+
+@examples(40, ignore=FIXTURE)
+@given(
+    st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(1, 70)),
+    st.lists(st.sampled_from([1, 1, -1, 2, -3]), min_size=6, max_size=6),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.sampled_from(sorted(COMPLEX)),
+    st.sampled_from([*FACTORS, (1.0, 1.0), (2.5, -0.5)]),
+)
+def test_transposes_of_any_layout(  # noqa: PLR0917 — drawn
+    everywhere: Executor, sizes: tuple[int, int, int], steps: list[int], mixed: list[bool], dtype: str,
+    factors: tuple[complex, complex],
+) -> None:  # fmt: skip
+    def view(which: int, rows: int, columns: int) -> Array:
+        down, across = steps[2 * which : 2 * which + 2]
+        shape = (batch, rows * abs(down), columns * abs(across)) if batch else (rows * abs(down), columns * abs(across))
+        return random(which, *shape, dtype=dtype)[..., ::down, ::across]
+
+    (batch, m, n), (alpha, beta) = sizes, factors
+    x, y, out = view(0, n, m), view(1, m, n), view(2, m, n)
+    x = x.swapaxes(-1, -2).copy().swapaxes(-1, -2) if mixed[0] else x
+    x = np.broadcast_to(x[..., :1, :], x.shape) if mixed[1] else x
+    y = y[0] if batch and mixed[2] else y
+    out[...] = np.nan
+    into: dict[str, Any] = {"out": out} if mixed[3] else {}
+    result = matmill.transpose_add(x, y, alpha=alpha, beta=beta, executor=everywhere, **into)
+    wide, added = x.swapaxes(-1, -2).astype("clongdouble"), y.astype("clongdouble")
+    size = abs(alpha) * abs(wide) + abs(beta) * abs(added)
+    assert (abs(result - (alpha * wide + beta * added)) <= 6 * COMPLEX[dtype].roundoff * size).all()
+    moved = matmill.transpose(x, executor=everywhere, **into)
+    assert moved.tobytes() == x.swapaxes(-1, -2).tobytes()
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)

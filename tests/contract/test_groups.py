@@ -218,7 +218,7 @@ def test_lists_that_are_computed_one_by_one(on: Executor) -> None:
 
 def test_refusals_of_lists() -> None:
     a, b, c = lists("float32")
-    with pytest.raises(DTypeError, match="a: got builtins.list"):
+    with pytest.raises(DTypeError, match=r"a: got builtins\.list"):
         matmill.matmul(a, b[0])
     with pytest.raises(ArgumentError, match="c: got ndarray, with lists as a and b; wanted a list of 7 matrices"):
         matmill.matmul(a, b, c=c[0], beta=1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from matmill.dtypes import ELEMENTWISE, DType
+from matmill.dtypes import ELEMENTWISE, TRANSPOSES, DType
 from matmill.kernel import Kernel, Production
 from matmill.problem import Geam
 from matmill.registry import TRANSPOSE_ADD_KERNELS
@@ -20,11 +20,13 @@ from support.chunked import in_blocks
 from support.examples import examples
 from support.executors import Executor
 from support.strided import COLUMN, H200, ROW, Layout
-from support.strided_sum import StridedSum
+from support.strided_sum import Layouts, StridedSum
 
 TILES, SMALL, SLIM = TRANSPOSE_ADD_KERNELS
 #: A type of each size. The others of their sizes are moved alike.
-SIZED = tuple(ELEMENTWISE[name] for name in ("int8", "bfloat16", "float32", "float64"))
+SIZED = tuple(TRANSPOSES[name] for name in ("int8", "bfloat16", "float32", "float64", "complex128"))
+#: Conjugates of complex elements, and factors in place of 1, by a row's number.
+CONJUGATES, FACTORS = ("", "X", "XY"), (1.0, -1j, 2 - 1j)
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,14 @@ def _rows() -> Iterator[Row]:
     for kernel, sums in ((TILES, ANY), (SLIM, LONG), (SMALL, MANY)):
         for index, one in enumerate(sums):
             # One sum is of every type. Of the others each size has one.
-            for dtype in ELEMENTWISE.values() if index == 1 else SIZED:
+            for dtype in TRANSPOSES.values() if index == 1 else SIZED:
                 yield Row(kernel, one, dtype, index % 3)
 
 
 @pytest.mark.parametrize("row", list(_rows()), ids=str)
 def test_sums_of_any_layout_and_type(row: Row, executor: Executor) -> None:
     one = row.sum
-    result = StridedSum(one.shape, row.dtype, (one.x, one.y, one.d), one.scalars, in_place=one.in_place)
+    result = _sum(one.shape, row.dtype, (one.x, one.y, one.d), one.scalars, row.number, in_place=one.in_place)
     executor.check(result, _kernel(row.kernel, result, row.number), twice=row.number == 1)
 
 
@@ -117,6 +119,18 @@ def test_few_blocks_process_several_chunks(sum_: Sum, blocks: int, ahead: int, e
     if ahead == 2 and (kernel.entry == "transpose_small" or kernel.config["Y_WIDTH"] < 4):
         pytest.skip("one chunk ahead is all that this kernel takes")
     executor.check(result, in_blocks(kernel, result.problem, blocks, ahead))
+
+
+def _sum(
+    shape: tuple[int, int, int], dtype: DType, layouts: Layouts, scalars: tuple[float, float], number: int,
+    *, in_place: bool,
+) -> StridedSum:  # fmt: skip
+    """Return a sum, of complex elements with conjugates and factors by a number."""
+    if dtype.part is None:
+        return StridedSum(shape, dtype, layouts, scalars, in_place=in_place)
+    factors = scalars[0] * FACTORS[number], scalars[1] * FACTORS[-number]
+    conjugates = CONJUGATES[number][: 2 if layouts[1] else 1]
+    return StridedSum(shape, dtype, layouts, factors, in_place=in_place, conjugates=conjugates)
 
 
 def _kernel(production: Production[Geam], result: StridedSum, number: int) -> Kernel[Geam]:
@@ -149,8 +163,8 @@ def _any_sums(draw: st.DrawFn) -> tuple[StridedSum, Kernel[Geam]]:
     if summed and not in_place and production is not TILES and draw(st.booleans()):
         x, y = y, x
     scalars = draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0]))
-    dtype = draw(st.sampled_from(list(ELEMENTWISE.values())))
-    result = StridedSum(shape, dtype, (x, y if summed else None, d), scalars, in_place=in_place)
+    dtype, number = draw(st.sampled_from(list(TRANSPOSES.values()))), draw(st.integers(0, 2))
+    result = _sum(shape, dtype, (x, y if summed else None, d), scalars, number, in_place=in_place)
     configs = production.space(result.problem, H200)
     assume(configs)
     kernel = production.kernel.with_config(draw(st.sampled_from(configs)))

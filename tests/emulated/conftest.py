@@ -40,7 +40,10 @@ def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     graph = SimpleNamespace(increment_version=lambda x: written((x,)))
     autograd = SimpleNamespace(graph=graph, forward_ad=SimpleNamespace(_current_level=-1, unpack_dual=unpack_dual))
     classes = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter)}
-    result = {"empty_like": lambda x: x.new_empty(x.shape), "is_grad_enabled": lambda: Tensor.recording}
+    result = {
+        "empty_like": lambda x: (x.conj() if x.conjugated else x).new_empty(x.shape),
+        "is_grad_enabled": lambda: Tensor.recording,
+    }
     result["is_inference_mode_enabled"] = lambda: Tensor.inferring
     fake = SimpleNamespace(**names, **classes, **result, _C=inside, autograd=autograd)
     monkeypatch.setitem(sys.modules, "torch", fake)

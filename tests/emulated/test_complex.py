@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,16 @@ import matmill
 from matmill import arch
 from matmill.arrays import inspect
 from matmill.dispatch import plan_cache
-from matmill.dtypes import F32, F64, PRODUCTS, DType
+from matmill.dtypes import C64, C128, F32, F64, PRODUCTS, DType
 from matmill.emulator import Memory, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.kernels.complex_copy import COMPLEX_COPY
+from matmill.kernels.complex_gemm import COMPLEX_GEMM
 from matmill.launch import Pointer
 from matmill.lowering.complex import lower_complex
-from matmill.problem import ComplexCopy, Gemm
+from matmill.problem import ComplexCopy, ComplexGemm, Gemm
 from support.complex_product import excess, random
 from support.fake_gpu import DeviceArray, FakeGPU, Tensors
 
@@ -66,6 +68,29 @@ def test_lazy_conjugates_of_tensors(device: FakeGPU, tensors: Tensors) -> None:
         assert excess(out, *meant, beta=0.5) <= 1
 
 
+def test_conjugate_transposes_of_tensors(device: FakeGPU, tensors: Tensors) -> None:
+    a, b = random(0, 20, 9), random(1, 9, 20)
+    numbers = []
+    for alpha, beta in ((1, 1), (1, 1j), (2j, 3j), (0, 2j), (1j, 0), (1j, 1j)):
+        for flags in np.ndindex(2, 2):
+            views = [tensors(x) for x in (a, b)]
+            for view, flag in zip(views, flags, strict=True):
+                view.conjugated = bool(flag)
+            x, y = (array.conj() if flag else array for array, flag in zip((a, b), flags, strict=True))
+            out = np.empty_like(b)
+            matmill.transpose_add(*views, alpha=alpha, beta=beta, out=tensors(out))
+            np.testing.assert_allclose(out, alpha * x.T + beta * y, rtol=1e-5, atol=1e-5)
+            matmill.transpose(views[0], out=tensors(out))
+            np.testing.assert_array_equal(out, x.T)
+        numbers.append(len(plan_cache.calls))
+    assert numbers == [6, 10, 14, 18, 22, 22]  # by conjugates and by types of scalars, or zeros
+    assert {launch.kernel for launch, _ in device.launches} == {"kernels.transpose.add"}
+    assert (
+        matmill.transpose_add(a, b, alpha=1j).tobytes()
+        == matmill.transpose_add(a, b, alpha=1j, executor="cpu").tobytes()
+    )
+
+
 def test_arrays_of_dlpack(device: FakeGPU) -> None:
     a, b = random(0, 20, 30), random(1, 30, 40)
     before = len(device.memory.allocations)
@@ -75,7 +100,7 @@ def test_arrays_of_dlpack(device: FakeGPU) -> None:
     assert excess(words, a, b) <= 1
 
 
-def _stages(a: Array, b: Array, d: Array) -> list[ComplexCopy | Gemm]:
+def _stages(a: Array, b: Array, d: Array) -> list[ComplexCopy | ComplexGemm | Gemm]:
     x, y, z = (inspect(each, "x", None, PRODUCTS) for each in (a, b, d))
     return [one.problem for one in lower_complex(x, y, None, z)]
 
@@ -101,9 +126,14 @@ def test_as_little_as_possible_is_copied() -> None:
     assert sizes(many[:, 0], many, random(2, 1000)) == [(1000, 1200, ""), (1200, 1, "rows"), "1000x2x2400"]
     assert sizes(rows, tall, random(2, 14, 14)[:6, ::2]) == [(40, 7, "rows"), "6x14x80", (6, 7, "")]
     # Batches: a shared operand is copied once, and others as one tall matrix.
-    assert sizes(random(0, 9, 3, 4), random(1, 4, 5), random(2, 9, 3, 5)) == [(4, 5, "rows"), "27x10x8"]
-    batch = random(0, 9, 4, 4), random(1, 9, 4, 4), random(2, 9, 4, 4)
-    assert sizes(*batch) == [(36, 4, "rows"), "4x8x8"]
+    assert sizes(random(0, 9, 3, 40), random(1, 40, 5), random(2, 9, 3, 5)) == [(40, 5, "rows"), "27x10x80"]
+    batch = random(0, 9, 4, 40), random(1, 9, 40, 4), random(2, 9, 4, 4)
+    assert sizes(*batch) == [(360, 4, "rows"), "4x8x80"]
+    # Small products are computed without copies, of whatever layout.
+    assert sizes(random(0, 9, 3, 16), random(1, 16, 16), random(2, 9, 3, 16)) == ["3x16x16"]
+    assert sizes(random(0, 9, 3, 16).T, random(1, 9, 5)[::-1, ::2], random(2, 16, 3, 3)) == ["3x3x9"]
+    assert sizes(rows[0, :16], random(1, 16, 5), random(2, 5)) == ["1x5x16"]
+    assert sizes(random(0, 3, 17), random(1, 17, 5), random(2, 3, 5)) == [(17, 5, "rows"), "3x10x34"]
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -133,6 +163,47 @@ def test_copies_have_no_races_and_stay_within(rows: int, columns: int, block: st
         first = y if block == "rows" or negate else y.conj()
         wanted[:, 0::2], wanted[:, 1::2] = first, (-1j if negate else 1j) * first
     np.testing.assert_allclose(d, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("conjugates", ["", "a", "bc", "abc"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (40, 3, 5, 7), (3, 16, 16, 16), (1000, 2, 2, 3)])
+def test_small_products_have_no_races_and_stay_within(
+    sizes: tuple[int, int, int, int], conjugates: str, dtype: DType
+) -> None:
+    batch, m, n, k = sizes
+    shapes = {"A": (batch, m, k), "B": (batch, n, k), "C": (batch, m, n)}
+    arrays = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
+    d = np.full((batch, m, n + 1), np.nan, dtype.numpy)
+    strides = (k, 1, m * k), (1, k, n * k), (n, 1, m * n), (n + 1, 1, m * (n + 1))
+    problem = ComplexGemm(m, n, k, dtype, strides, batch, has_c=True, conjugates=conjugates)
+    memory = Memory()
+    a, b, c = (Pointer(name, memory.bind(name, array, access="r").address) for name, array in arrays.items())
+    to = Pointer("D", memory.bind("D", d, access="w").address)
+    operands = GemmOperands(a, b, c, to, 0.5, -1.0, imaginary=(2.0, 1.0))
+    ptx = compile_ptx(generate(COMPLEX_GEMM, dtype), arch.get(arch.DEFAULT).target)
+    (launch,) = COMPLEX_GEMM.launches(problem, operands)
+    assert list(run(ptx, launch, memory, races=True).hazards) == []
+    x, y, z = (array.conj() if name.lower() in conjugates else array for name, array in arrays.items())
+    assert excess(d[..., :n], x, y.swapaxes(1, 2), z, alpha=0.5 + 2j, beta=-1 + 1j) <= 1
+    assert np.isnan(d[..., n]).all()
+    assert (
+        COMPLEX_GEMM.why_not(replace(problem, m=300), arch.get(arch.DEFAULT)) == f"300 x {n} elements, and 256 threads"
+    )
+
+
+def test_small_products_of_tensors_take_one_launch(device: FakeGPU, tensors: Tensors) -> None:
+    a, b, c = random(0, 30, 3, 4), random(1, 30, 4, 5), random(2, 30, 3, 5)
+    out = np.empty_like(c)
+    for alpha, beta in ((1, 2), (1, 2j), (3j, 1), (3j, 2j)):
+        before = len(device.launches)
+        matmill.matmul(tensors(a).conj(), tensors(b), c=tensors(c).conj(), alpha=alpha, beta=beta, out=tensors(out))
+        assert excess(out, a.conj(), b, c.conj(), alpha=alpha, beta=beta) <= 1
+        assert _names(device)[before:] == ["complex_gemm"]
+    for options in ({"batch_invariant": True}, {"out_dtype": "complex128"}):
+        before = len(device.launches)
+        matmill.matmul(tensors(a), tensors(b), **options)
+        assert "complex_copy" in _names(device)[before:]
 
 
 def test_a_product_that_takes_no_launch_ahead() -> None:

@@ -99,6 +99,44 @@ def test_transposes_too(tensors: Tensors, checked: list[str]) -> None:
         assert checked == ["x"]
 
 
+@pytest.mark.parametrize("flags", list(np.ndindex(2, 2)), ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_lazy_conjugates_are_kinds_of_their_own(
+    name: str, flags: tuple[int, int], tensors: Tensors, checked: list[str]
+) -> None:
+    call, numpy_call, x_shape, y_shape = CALLS[name]
+
+    def views(turn: int, flags: tuple[int, ...]) -> tuple[Array, list[Tensor]]:
+        arrays = [_matrix(turn, *s) + 1j * _matrix(turn + 1, *s) for s in (x_shape, y_shape)]
+        arrays = [array.astype(np.complex64) for array in arrays]
+        meant = [array.conj() if flag else array for array, flag in zip(arrays, flags, strict=True)]
+        lazy = [tensors(array).conj() if flag else tensors(array) for array, flag in zip(arrays, flags, strict=True)]
+        return numpy_call(*meant), lazy
+
+    for turn, mixed in enumerate(((0, 0), (1, 1), (0, 1), (1, 0))):
+        expected, lazy = views(turn, mixed)
+        assert (call(*lazy).base == expected).all()
+        assert (call(*lazy, out=tensors(np.empty_like(expected))).base == expected).all()
+    assert len(checked) == 4 * (2 + 3)
+    expected, lazy = views(9, flags)
+    assert (call(*lazy).base == expected).all()
+    target = tensors(np.empty_like(expected))
+    assert (call(*lazy, out=target).base == expected).all()
+    assert len(checked) == 4 * (2 + 3)
+    before = target.base.copy()
+    with pytest.raises(ArgumentError, match=r"out: got a lazily conjugated view"):
+        call(*lazy, out=target.conj())
+    assert (target.base == before).all()
+
+
+def test_lazy_conjugates_are_transposed(tensors: Tensors, checked: list[str]) -> None:
+    for turn in range(3):
+        x = (_matrix(turn, 30, 20) + 1j * _matrix(turn + 1, 30, 20)).astype(np.complex128)
+        assert (matmill.transpose(tensors(x)).base == x.T).all()
+        assert (matmill.transpose(tensors(x).conj()).base == x.conj().T).all()
+        assert checked == ["x", "x"]
+
+
 def test_whatever_differs_in_more_than_addresses_is_another_kind(tensors: Tensors, checked: list[str]) -> None:
     pool = np.random.default_rng(0).integers(-9, 9, 9000).astype(np.float32)
     square, other = pool[:900].reshape(30, 30), pool[904:1804].reshape(30, 30)

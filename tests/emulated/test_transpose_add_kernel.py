@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from matmill.dtypes import ELEMENTWISE
+from matmill.dtypes import ELEMENTWISE, TRANSPOSES
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose.add import TRANSPOSE_ADD
 from matmill.kernels.transpose.tiles import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
@@ -23,9 +23,9 @@ def test_a_signalling_nan_stays_what_it_is() -> None:
     assert trial.d.view(np.uint32)[0, 5, 7] == 0x7F800001
 
 
-@pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64"])  # one of each size
+@pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64", "complex128"])  # one of each size
 def test_every_tile_without_shifts(name: str) -> None:
-    trial = StridedSum((1, 35, 261), ELEMENTWISE[name], (COLUMN, ROW, ROW))
+    trial = StridedSum((1, 35, 261), TRANSPOSES[name], (COLUMN, ROW, ROW))
     narrow = tiles(trial.problem, H200, layout(trial.problem, shifted=False))
     assert {config["V"] for config in narrow} == {1}
     for config in narrow:
@@ -167,13 +167,15 @@ def test_few_long_rows_are_made_down_their_columns(name: str) -> None:
         check(trial)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", TRANSPOSES)
 def test_an_aligned_transpose_reads_each_sector_once_and_meets_in_no_bank(name: str) -> None:
-    dtype = ELEMENTWISE[name]
+    dtype = TRANSPOSES[name]
     side = 256 // dtype.itemsize
     trial = StridedSum((1, side, side), dtype, (COLUMN, ROW, ROW))
-    lines = 128 // dtype.itemsize  # of a tile whose lines are 128 bytes both ways
-    trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in space(trial.problem, H200) if c["BR"] == c["BC"] == lines))
+    lines = 128 // dtype.itemsize  # of a tile whose lines are 128 bytes both ways, or twice that down
+    shapes = [(lines, lines), (2 * lines, lines)]
+    configs = sorted(space(trial.problem, H200), key=lambda c: c["BR"])
+    trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in configs if (c["BR"], c["BC"]) in shapes))
     counters = check(trial).counters
     assert counters.global_load_sectors * 32 == 2 * side * side * dtype.itemsize
     assert counters.global_store_sectors * 32 == side * side * dtype.itemsize

@@ -62,6 +62,8 @@ def test_sums_are_asked_by_x_alone_or_with_a_y_that_lies_elsewhere(capsys: pytes
     (alone,) = _asked(capsys, "transpose", "5000x8x8", "--dtype", "int8")["stages"]
     assert alone["best"]["kernel"] == "transpose_small"
     assert {row["kernel"] for row in alone["rows"]} == {"transpose_small", "transpose_add"}
+    (pairs,) = _asked(capsys, "transpose_add", "2000x3000", "--dtype", "complex64")["stages"]
+    assert pairs["problem"] == "3000x2000 complex64"
 
 
 def test_the_report_says_what_was_chosen_and_what_ruled_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +224,7 @@ def test_reasons_against_configurations_are_counted(
         (("matmul", "3.5x4", "4x3"), ("SHAPE", "'3.5x4'")),
         (("transpose", "3T"), ("SHAPE", "'3T'")),
         (("inner", "3x4", "4x3", "--dtype", "int8"), ("--dtype", "float16")),
+        (("matmul", "3x4", "4x3", "--dtype", "complex64"), ("--dtype", "float16")),
         (("matmul", "3x4", "4x3", "--dtype", "float"), ("--dtype", "float32")),
         (("matmul", "200x200", "200x200", "--arch", "t4", "--dtype", "bfloat16"), ("problem", "mma.sync")),
     ],

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill.dtypes import BF16, F32, F64, I8, DType
+from matmill.dtypes import BF16, C64, C128, F32, F64, I8, DType
 from matmill.emulator.frontend.parse import parse
 from matmill.errors import ArgumentError
 from matmill.jit.compile import compile_ptx
-from matmill.jit.source import Source
-from matmill.launch import Pointer, TensorMap, size_and_alignment
+from matmill.jit.source import Source, included
+from matmill.launch import Pointer, Struct, TensorMap, size_and_alignment
 from matmill.parameters import Parameters
 
 MIXED = Parameters.of(n="int", A="const Scalar*", alpha="Acc", count="unsigned", stride="Index", x="float", y="double")
@@ -62,6 +62,20 @@ def test_values_that_do_not_fit_are_refused(changes: dict[str, Any], message: st
         MIXED.pack(F32, **{**VALUES, **changes})
     with pytest.raises(ArgumentError, match="Give each declared parameter once"):
         MIXED.pack(F32, n=1)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+def test_factors_of_complex_elements_are_structs(dtype: DType) -> None:
+    assert dtype.part is not None
+    fields, factor = Parameters.of(alpha="Acc"), Struct.of(*map(dtype.part.scalar, (1.0, 2.0, -1.0)))
+    (value,) = fields.pack(dtype, alpha=factor)
+    header = f'#include "{dtype.header}"\nusing Scalar = {dtype.cxx};\n{fields.cxx(dtype)}\n'
+    text = f'{header}extern "C" __global__ void k(PARAMETERS) {{ if (alpha.sign == 0) *(volatile int*)0 = 1; }}'
+    (entry,) = parse(compile_ptx(Source("toy", "k", text, included(header)), "sm_90a")).entries.values()
+    assert [variable.size for variable in entry.params] == [size_and_alignment(value)[0]]
+    for refused, of in ((1.0, dtype), (factor, dtype.part)):
+        with pytest.raises(ArgumentError, match="parameter alpha"):
+            fields.pack(of, alpha=refused)
 
 
 def test_tensor_maps_are_parameters_of_their_own_type() -> None:

@@ -11,7 +11,7 @@ import pytest
 from lab.gemm.shapes import packed
 from matmill.arch import get
 from matmill.choose import choose, choose_from, choose_transpose_add
-from matmill.dtypes import ALL, ELEMENTWISE, F16, F32, F64, DType
+from matmill.dtypes import ALL, F16, F32, F64, TRANSPOSES, DType
 from matmill.dtypes import BF16 as HALF
 from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
@@ -82,9 +82,9 @@ def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
     return Geam(m, n, dtype, View((1, m), m * n, align=gcd(16, m * size, m * n * size)), rows, rows, batch)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", TRANSPOSES)
 def test_sums_do_not_spill(name: str) -> None:
-    dtype = ELEMENTWISE[name]
+    dtype = TRANSPOSES[name]
     for asked in (
         transposed(4096, 4096, dtype),
         transposed(4095, 4097, dtype),
@@ -97,10 +97,10 @@ def test_sums_do_not_spill(name: str) -> None:
             assert (result.spill_stores, result.stack) == (0, 0), (str(problem), kernel.config)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", TRANSPOSES)
 @pytest.mark.parametrize("short", [8, 30])
 def test_no_chunk_of_a_slim_matrix_spills(name: str, short: int) -> None:
-    dtype = ELEMENTWISE[name]
+    dtype = TRANSPOSES[name]
     for long, wide in product((100_000, 100_001), (False, True)):  # with Y: without it there is less to hold
         problem = transposed(*((short, long) if wide else (long, short)), dtype)
         configs = slim_space(problem, H200)

@@ -158,10 +158,10 @@ def _version(x: Any) -> int:
     return 0 if x.is_inference() else int(x._version)
 
 
-def _expected(name: str, home: str, kinds: list[State], out: State | None) -> tuple[type[Exception], ...]:
+def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Exception], ...]:
     """Return errors of which a call raises one, the first where the order is told; none where it works."""
     lazy = STATES["conjugate"]
-    if name in {"matmul", "inner"} and all(state is lazy for state in kinds):  # products of complex elements
+    if all(state is lazy for state in kinds):  # all are complex
         refused = None if out is None else getattr(out, home)[1]
         return () if out is None else (ArgumentError,) if out is lazy else (refused or DTypeError, DTypeError)
     result = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
@@ -193,7 +193,7 @@ def _check(home: str, name: str, kinds: list[str], out: str | None) -> None:
         memory = torch.zeros(SHAPES[name][1])
         given = {} if target is None else {"out": target.make(memory)}
         before = _version(memory)
-        errors: tuple[type[Exception], ...] = _expected(name, home, states, target)
+        errors: tuple[type[Exception], ...] = _expected(home, states, target)
         try:
             expected = None if errors else reference(*theirs)
         except RuntimeError as error:  # torch's own operator does not take these together

@@ -218,7 +218,7 @@ _ONES = np.ones((4, 3), np.int8)
         ),
         ((X, Y.astype(np.float64)), {}, errors.DTypeError, "y", "wanted x's float32"),
         ((X, Y.astype(">f4")), {}, errors.DTypeError, "y", "byte order"),
-        ((X.astype(np.int64), Y), {}, errors.DTypeError, "x", "bfloat16, int8 or int32"),
+        ((X.astype(np.int64), Y), {}, errors.DTypeError, "x", "bfloat16, int8, int32, complex64 or complex128"),
         ((X, None), {"beta": 0}, errors.DTypeError, "y", "NoneType"),
         ((X, Y), {"alpha": "2"}, errors.ArgumentError, "alpha", "str '2'"),
         ((X, Y), {"beta": True}, errors.ArgumentError, "beta", "bool"),

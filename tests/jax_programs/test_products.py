@@ -179,6 +179,28 @@ def test_inner_with_and_without_a_second_matrix() -> None:
     check(gradients(jax.vmap(mj.inner), 1)(many), gradients(lambda x: x @ x.mT, 1)(many))
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (2, -0.5), (1j, 2 - 1j), (0, 1j), (1j, 0)])
+def test_complex_transposed_sums_and_their_gradients(alpha: complex, beta: complex, dtype: str) -> None:
+    x, y = (random(*s) + 1j * random(*s, seed=1) for s in ((2, 3, 5), (5, 3)))
+    x, y = x.astype(dtype), y.astype(dtype)
+
+    def ours(x: Any, y: Any) -> Any:
+        return mj.transpose_add(x, y, alpha=alpha, beta=beta)
+
+    def theirs(x: Any, y: Any) -> Any:
+        return alpha * x.mT + beta * y
+
+    got, wanted = jax.vjp(jax.jit(ours), x, y), jax.vjp(theirs, x, y)
+    assert got[0].dtype == dtype
+    near = 1e-5 if dtype == "complex64" else 1e-12
+    np.testing.assert_allclose(got[0], wanted[0], rtol=near, atol=near)
+    for own, other in zip(got[1](got[0]), wanted[1](got[0]), strict=True):
+        np.testing.assert_allclose(own, other, rtol=near, atol=near)
+    with pytest.raises(ArgumentError, match="alpha: got"):
+        mj.transpose_add(x.real, y.real, alpha=1j)
+
+
 @pytest.mark.parametrize("dtype", [*NEAR, "int8", "int32"])
 def test_transposed_sums(dtype: str) -> None:
     x, y = (10 * random(*s) for s in ((2, 3, 5), (5, 3)))

@@ -65,6 +65,67 @@ def test_nothing_is_written_to_conjugates() -> None:
     assert excess(out.numpy(), a.numpy(), a.numpy()) <= 1
 
 
+FACTORS = [(1, 1), (2, -0.5), (1j, 1), (0.5 - 2j, 3j), (0, 1 - 1j), (1j, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("executor", ["cpu", "emulator", None])
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_conjugate_transposes(dtype: str, executor: Executor | None) -> None:
+    left, right = random(0, 9, 12, dtype=dtype), random(1, 12, 9, dtype=dtype)
+    how: dict[str, Any] = {} if executor is None else {"executor": executor}
+    core: Any = mt if executor is None else matmill
+    near = 16 * COMPLEX[dtype].roundoff
+    for p, q in product(VIEWS.values(), repeat=2):
+        x, y = p(left), q(right)
+        result = core.transpose(x, **how)
+        assert not result.is_conj()
+        assert torch.equal(result, x.mT)
+        assert torch.equal(core.transpose_add(x, y.mT.contiguous().mT, **how), x.mT + y)
+        for alpha, beta in FACTORS if q is VIEWS["conj"] else FACTORS[-3:]:
+            total = core.transpose_add(x, y, alpha=alpha, beta=beta, **how)
+            size = abs(alpha) * x.mT.abs() + abs(beta) * y.abs()
+            assert ((total - (alpha * x.mT + beta * y)).abs() <= near * size).all()
+
+
+def test_what_transposes_neither_read_nor_write() -> None:
+    x, y = random(0, 3, 5, dtype="complex64"), random(1, 5, 3, dtype="complex64")
+    lost = torch.full_like(x, float("nan"))
+    for executor in ("cpu", "emulator"):
+        how: dict[str, Any] = {"executor": executor}
+        for alpha, beta, one, other in ((0, 1j, lost, y.conj()), (2j, 0, x.conj(), lost.mT), (0, 0, lost, lost.mT)):
+            wanted = beta * other if alpha == 0 != beta else alpha * one.mT if alpha else torch.zeros_like(y)
+            result = matmill.transpose_add(one, other, alpha=alpha, beta=beta, **how)
+            assert torch.allclose(result, wanted)
+        # No part of an infinite number times a real factor is NaN.
+        infinite, half = (torch.full((2, 2), complex(float("inf"), part)) for part in (1.0, 2.5))
+        assert torch.equal(matmill.transpose_add(infinite, infinite, alpha=2.0, beta=0.5, **how), half)
+        assert torch.equal(mt.transpose_add(infinite, infinite, alpha=2.0, beta=0.5), half)
+        out = y.clone()
+        for call in (matmill.transpose_add, mt.transpose_add):
+            with pytest.raises(ArgumentError, match=r"out: got a lazily conjugated view"):
+                call(x, y, out=out.conj(), **(how if call is matmill.transpose_add else {}))
+        with pytest.raises(ArgumentError, match=r"out: got a lazily conjugated view"):
+            matmill.transpose(x, out=out.conj(), **how)
+        assert torch.equal(out, y)
+        assert matmill.transpose_add(x.conj(), out, alpha=1j, beta=2.0, out=out, **how) is out
+        assert torch.allclose(out, 1j * x.mH + 2 * y)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), FACTORS)
+def test_gradients_of_transposes(alpha: complex, beta: complex) -> None:
+    x, y = (random(i, *s, dtype="complex128").requires_grad_() for i, s in enumerate(((2, 3, 4), (4, 3))))
+
+    def add(x: Any, y: Any) -> Any:
+        return mt.transpose_add(x.conj(), y, alpha=alpha, beta=beta)
+
+    assert torch.autograd.gradcheck(add, (x, y), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(add, (x, y))
+    assert torch.autograd.gradcheck(lambda x: mt.transpose(x.conj()), (x,), check_forward_ad=True)
+    assert torch.allclose(torch.vmap(add, (0, None))(x, y), alpha * x.mH + beta * y)
+    compiled = torch.compile(add, backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(x, y), alpha * x.mH + beta * y)
+
+
 CASES = {
     "matrices": ((4, 3), (3, 5)),
     "a shared b": ((2, 4, 3), (3, 5)),
@@ -139,5 +200,3 @@ def test_operators_write_and_refuse() -> None:
             mt.matmul(a, b, **options)
     with pytest.raises(DTypeError, match=r"x: got dtype complex64"):
         mt.gram(a, alpha=2.0)
-    with pytest.raises(DTypeError, match=r"x: got dtype complex64"):
-        mt.transpose(a)

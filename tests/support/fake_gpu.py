@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -221,6 +222,12 @@ class Tensor:
         """Tell whether its values are conjugates."""
         return self.conjugated
 
+    def conj(self) -> Tensor:
+        """Return a view of the conjugates."""
+        view = copy(self)
+        view.conjugated = not self.conjugated
+        return view
+
     def is_inference(self) -> bool:
         """Tell whether it was made in inference mode."""
         return self.inference
@@ -233,6 +240,7 @@ class Tensor:
 
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
         """Return poisoned memory."""
+        assert not self.conjugated, "torch would copy it"
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
         kind = np.dtype(np.uint8) if dtype == "uint8" else PRODUCTS[dtype or self.dtype].numpy
         array = np.empty(shape, kind)

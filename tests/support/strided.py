@@ -66,7 +66,7 @@ class Layout:
         matrix, row, column = map(abs, self.strides(rows, columns))
         count = rows * row if not self.transposed else columns * column
         buffer = np.empty(self.start + count + (batch - 1) * matrix + self.step, dtype)
-        buffer.view(f"i{dtype.itemsize}")[...] = -1
+        buffer.view(np.uint8)[...] = 0xFF
         strides = tuple(elements * dtype.itemsize for elements in (matrix, row, column))
         view = as_strided(buffer[self.start :], (batch, rows, columns), strides)
         return view[:, ::-1, ::-1] if self.backwards else view
@@ -205,7 +205,7 @@ class Strided(ABC, Generic[P]):
         d = self.arrays["D"]
         around = []
         for buffer in (buffer_of(d), self.before):
-            bits = buffer.view(f"i{d.itemsize}").copy()
+            bits = buffer.copy()
             inside = as_strided(bits[start_of(d) // d.itemsize :], d.shape, d.strides)
             inside[...] = 0
             around.append(bits.tobytes())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import reduce
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +25,8 @@ Layouts = tuple[Layout, Layout | None, Layout]
 class StridedSum(Strided[Geam]):
     """D = alpha X + beta Y for a batch, by the kernel that is chosen for it; without a Y beta is 0.
 
-    Of a sum ``in_place`` Y and D are one matrix. Elements are integers so small that sums are exact in every type.
+    Of a sum ``in_place`` Y and D are one matrix. Elements are integers so small that sums are exact in every type, of
+    complex elements their parts; ``conjugates`` are those of X and Y, by name.
     """
 
     def __init__(
@@ -30,21 +34,23 @@ class StridedSum(Strided[Geam]):
         shape: tuple[int, int, int],
         dtype: DType,
         layouts: Layouts,
-        scalars: tuple[float, float] = (1.0, 1.0),
+        scalars: tuple[complex, complex] = (1.0, 1.0),
         *,
         in_place: bool = False,
+        conjugates: str = "",
     ) -> None:
         x, y, d = layouts
         self.shape, self.dtype, self.layouts, self.in_place = shape, dtype, layouts, in_place
-        self.alpha, self.beta = scalars
+        self.factors = scalars
+        self.conjugates = conjugates
         batch, m, n = shape
-        plain = y is None and self.alpha == 1
+        plain = y is None and scalars[0] == 1 and not conjugates
         self.problem = Geam(
             m,
             n,
             BITS[dtype.itemsize] if plain else dtype,
-            self._view(x),
-            self._view(d if in_place else y) if y is not None else None,
+            replace(self._view(x), conjugate="X" in conjugates),
+            replace(self._view(d if in_place else y), conjugate="Y" in conjugates) if y is not None else None,
             self._view(d),
             batch,
             plain,
@@ -87,25 +93,31 @@ class StridedSum(Strided[Geam]):
         """Return small integers in a buffer whose other bits are ones."""
         view = layout.view(*self.shape, self.dtype.numpy)
         view[...] = rng.integers(-60, 60, self.shape)
+        if self.dtype.part is not None:
+            view.imag = rng.integers(-60, 60, self.shape)
         return view
 
     def _operands(self, pointers: dict[str, Pointer], workspace: Pointer, counter: Pointer | None) -> GemmOperands:
         y = pointers.get("Y", Pointer("Y", 0))
+        alpha, beta = self.factors
         return GemmOperands(
-            pointers["X"], y, y, pointers["D"], self.alpha, self.beta, workspace=workspace, counter=counter
-        )
+            pointers["X"], y, y, pointers["D"], alpha.real, beta.real,
+            workspace=workspace, counter=counter, imaginary=(alpha.imag, beta.imag),
+        )  # fmt: skip
 
     def source(self) -> Source:
         """Return the kernel's source for this problem."""
         return generate(self.kernel, self.problem.dtype)
 
     def expected(self) -> Array:
-        """Return what D must be afterwards, to the bit."""
-        wide = np.int64 if self.x.dtype.kind == "i" else np.float64
-        total = self.x.astype(wide) * wide(self.alpha)
-        if self.y is not None:
-            total = total + self.y.astype(wide) * wide(self.beta)
-        return total.astype(self.x.dtype)
+        """Return what D must be afterwards, to the bit, but for the signs of complex zeros."""
+        wide: Any = {"i": np.int64, "c": np.complex128}.get(self.x.dtype.kind, np.float64)
+        matrices = [(name, array) for name, array in (("X", self.x), ("Y", self.y)) if array is not None]
+        terms = [
+            (array.conj() if name in self.conjugates else array).astype(wide) * wide(factor)
+            for (name, array), factor in zip(matrices, self.factors, strict=False)
+        ]
+        return np.asarray(reduce(np.add, terms), self.x.dtype)
 
     def run(self, source: Source | None = None) -> Report:
         """Run the kernel, whose source ``source`` may replace."""
@@ -117,9 +129,10 @@ class StridedSum(Strided[Geam]):
         untouched, whole = self.untouched(), buffer_of(self.d)
         after = whole.copy()
         self.restore()  # Y may be D
-        expected = self.expected().tobytes()
+        expected = self.expected()
         whole[...] = after
-        return 0.0 if untouched and self.d.tobytes() == expected else np.inf
+        same = bool((self.d == expected).all()) if self.dtype.part else self.d.tobytes() == expected.tobytes()
+        return 0.0 if untouched and same else np.inf
 
 
 def check(trial: StridedSum) -> Report:

@@ -27,6 +27,8 @@ def _torch_empty(
     like: Any, operand: Operand, shape: Shape, stream: int | None = None, wanted: DType | None = None
 ) -> Result:
     dtype = None if wanted is None else getattr(sys.modules["torch"], wanted.name)
+    # torch would copy a lazy conjugate to make an empty tensor like it.
+    like = like.conj() if operand.dtype.part is not None and like.is_conj() else like
     if stream is None:
         array = like.new_empty(shape, dtype=dtype)
     else:

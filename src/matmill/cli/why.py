@@ -20,7 +20,7 @@ from matmill.cli.options import Subparsers, add_precision, size
 from matmill.cli.shapes import factors, operand, packed, product_stages, transposed
 from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
-from matmill.dtypes import ALL, ELEMENTWISE, PRODUCTS, DType, long_name
+from matmill.dtypes import ALL, PRODUCTS, TRANSPOSES, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.lowering import SubProblem, lower_transpose, transpose_shape
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.operation not in _OPERATIONS:
         raise unknown_name("operation", args.operation, _OPERATIONS)
     real = {name: dtype for name, dtype in PRODUCTS.items() if dtype.part is None}
-    types = {"matmul": real, "inner": ALL}.get(args.operation, ELEMENTWISE)
+    types = {"matmul": real, "inner": ALL}.get(args.operation, TRANSPOSES)
     dtype = types[long_name(args.dtype, types)]
     stages = fit_batches(_OPERATIONS[args.operation](args, dtype), arch)
     explanations = [(stage, explain(stage.problem, arch)) for stage in stages]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from matmill.dispatch import plan_cache
-from matmill.dispatch.validate import Operation
+from matmill.dispatch.validate import Operation, Options
 from matmill.dtypes import PRODUCTS, DType
 from matmill.plan import Enqueue
 
@@ -52,8 +52,7 @@ class _Torch:
         torch = sys.modules["torch"]
         self.byte = torch.uint8
         self.current_stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001 — see matmill.arrays.streams
-        # Complex tensors may be lazy conjugates.
-        self.dtypes = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items() if dtype.part is None}
+        self.dtypes = {getattr(torch, name): dtype for name, dtype in PRODUCTS.items()}
         self.empty_like = torch.empty_like
         self.forward_ad = torch.autograd.forward_ad
         # Called by the public `torch.autograd.graph.increment_version`, half of whose 0.2 µs goes into type checks.
@@ -64,6 +63,8 @@ class _Torch:
         self.classes = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+#: Options of a call by the names of its lazy conjugates.
+_CONJUGATES = {names: Options(conjugates=names) for names in ("a", "b", "ab")}
 #: Shared by the process; enabled after the checked path has answered the first call with torch tensors.
 torch = _Torch()
 
@@ -84,12 +85,15 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
         if torch.forward_ad._current_level >= 0:  # noqa: SLF001 — torch has no public name for it
             return None  # tensors may have tangents
         # As in `plan_cache.signature`.
+        element = torch.dtypes[dtype]
+        lazy = element.part is not None  # complex tensors may be lazy conjugates
+        conjugates = "a" if lazy and x.is_conj() else ""
         if y is None:
             b = 0
             key: plan_cache.Signature = (
-                operation,
+                (operation, _CONJUGATES[conjugates], None) if conjugates else operation,
                 device,
-                torch.dtypes[dtype],
+                element,
                 x.shape,
                 x.is_contiguous() or x.stride(),
                 a & 15,
@@ -107,10 +111,12 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             b = y.data_ptr()
             if not b:
                 return None
+            if lazy and y.is_conj():
+                conjugates += "b"
             key = (
-                operation,
+                (operation, _CONJUGATES[conjugates], None) if conjugates else operation,
                 device,
-                torch.dtypes[dtype],
+                element,
                 x.shape,
                 x.is_contiguous() or x.stride(),
                 a & 15,
@@ -127,6 +133,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
                 or out.dtype is not dtype
                 or (out.requires_grad and torch.recording())
                 or out.is_neg()
+                or (lazy and out.is_conj())
             ):
                 return None
             d = out.data_ptr()
@@ -134,6 +141,8 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
                 return None
             key = (key, out.shape, out.is_contiguous() or out.stride(), d & 15)
         call = plan_cache.calls[key]
+        if conjugates and x.is_conj():
+            x = x.conj()  # torch would copy a lazy conjugate to make an empty tensor like it
         if out is None:
             # A function in a local variable; called as a method, it would take 20 ns more.
             empty_like = torch.empty_like

@@ -89,7 +89,7 @@ def _at_once(
     first = known[0][0] if known else None
     if first is None or first.dtype.name not in ELEMENTS:
         return None
-    by = factor(alpha, "alpha", first.dtype), factor(beta or 0.0, "beta", first.dtype)
+    by = factor(alpha, "alpha", first.dtype).real, factor(beta or 0.0, "beta", first.dtype).real
     if not all(_fits(first, *group, added=beta is not None and by[1] != 0) for group in known):
         return None
     arrays = [a for a, _, _ in groups]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.arrays import Operand
 from matmill.arrays.operand import CPU
-from matmill.dispatch.validate import Operation, Request, scalar
+from matmill.dispatch.validate import Operation, Request, complex_scalar, scalar
 from matmill.dtypes import BITS, DType
 from matmill.errors import ArgumentError
 from matmill.lowering import Shape, SubProblem, lower_transpose, transpose_shape
@@ -23,14 +23,14 @@ _BLOCK, _WIDEST = 2**18, 2**10
 Array: TypeAlias = NDArray[Any]
 
 
-def factor(value: Any, argument: str, dtype: DType) -> float:
+def factor(value: Any, argument: str, dtype: DType) -> complex:
     """Return ``value`` as a number that scales elements of ``dtype``; integers are scaled by integers.
 
-    Raises :class:`~matmill.errors.ArgumentError` for a value that is not a real number, and for a fraction that would
-    scale integers.
+    Raises :class:`~matmill.errors.ArgumentError` for a value that is not a number, for a complex one that would scale
+    real elements, and for a fraction that would scale integers.
     """
     if not dtype.is_integer:
-        return scalar(value, argument)
+        return complex_scalar(value, argument, dtype)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         whole = int(value)
     else:
@@ -54,7 +54,8 @@ def without_x(request: Request) -> Request:
         return request
     owner = np.swapaxes(y.owner, -1, -2) if y.device == CPU else y.owner
     transposed = Operand(_swapped(y.shape), _swapped(y.strides), *y[2:7], owner, y.stream)
-    return request._replace(a=transposed, b=None, alpha=request.beta, beta=0.0)
+    options = request.options._replace(conjugates="a" if "b" in request.options.conjugates else "")
+    return request._replace(a=transposed, b=None, alpha=request.beta, beta=0.0, options=options)
 
 
 def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,29 +67,33 @@ def _shape(request: Request) -> Shape:
 
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
-    return lower_transpose(request.a, request.b, d, alpha=request.alpha.real)
+    conjugates = request.options.conjugates
+    return lower_transpose(request.a, request.b, d, alpha=request.alpha, conjugates=conjugates)
 
 
 def _compute(request: Request, shape: Shape) -> Array:
     """Return the result by NumPy, block by block. Its bits are the kernel's, except for the payloads of NaN."""
-    dtype, alpha, beta = request.a.dtype, request.alpha.real, request.beta.real
+    dtype, alpha, beta, conjugates = request.a.dtype, request.alpha, request.beta, request.options.conjugates
     out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
     if request.b is None and alpha == 0:
         out[...] = 0
         return out
     x = np.broadcast_to(np.swapaxes(request.a.owner, -1, -2), shape)
     y = None if request.b is None else np.broadcast_to(request.b.owner, shape)
-    target, plain = out, y is None and alpha == 1
+    target, plain = out, y is None and alpha == 1 and not conjugates
     if plain:  # as integers, which keeps every NaN
         bits = BITS[dtype.itemsize].numpy
         x, target = x.view(bits), out.view(bits)
-    add = _add_integers if dtype.numpy.kind == "i" else _add_floats
-    by_x, by_y = dtype.accumulator.scalar(alpha), dtype.accumulator.scalar(beta)
+    add = {"i": _add_integers, "c": _add_complex}.get(dtype.numpy.kind, _add_floats)
+    by_x, by_y = (dtype.accumulator.scalar(value) for value in (alpha, beta))
     for block in _blocks(shape):
         if plain:
             target[block] = x[block]
         else:
-            add(target[block], x[block], by_x, None if y is None else y[block], by_y)
+            left, right = x[block], None if y is None else y[block]
+            left = left.conj() if "a" in conjugates else left
+            right = right.conj() if right is not None and "b" in conjugates else right
+            add(target[block], left, by_x, right, by_y)
     return out
 
 
@@ -131,6 +136,28 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
         else:
             total = right + left if by_x == 1 else right - left
     np.copyto(out, total, casting="unsafe")
+
+
+def _add_complex(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
+    """Add complex numbers as the kernel does: by real factors their parts, else products of which all are rounded."""
+    if by_x.imag == by_y.imag == 0:
+        for part in ("real", "imag"):
+            right = None if y is None else getattr(y, part)
+            _add_floats(getattr(out, part), getattr(x, part), by_x.real, right, by_y.real)
+        return
+    total = _multiplied(x, by_x)
+    out[...] = total if y is None else total + _multiplied(y, by_y)
+
+
+def _multiplied(x: Array, factor: np.generic) -> Array:
+    """Return complex numbers times a factor; a real one multiplies their parts."""
+    re, im = factor.real, factor.imag
+    product = np.empty_like(x)
+    product.real, product.imag = x.real * re, x.imag * re
+    if im != 0:
+        product.real -= x.imag * im
+        product.imag += x.real * im
+    return product
 
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from matmill.dispatch.transpose import factor
-from matmill.dtypes import ALL, ELEMENTWISE, DType, named, result_type, summed
+from matmill.dtypes import ALL, ELEMENTWISE, TRANSPOSES, DType, named, result_type, summed
 from matmill.errors import DTypeError
 from matmill.jax import target
 from matmill.jax.target import Problem
@@ -65,13 +65,13 @@ def inner(e: Any, f: Any = None, *, out_dtype: object = None) -> Any:
     return _folded(problem._replace(operation="matmul"), *operands)
 
 
-def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0) -> Any:
+def transpose_add(x: Any, y: Any, *, alpha: complex = 1.0, beta: complex = 1.0) -> Any:
     """Return ``alpha * x.swapaxes(-2, -1) + beta * y``, as :func:`matmill.transpose_add` does.
 
     Arrays and errors are as in :func:`matmul`. The factors are numbers that are known when the call is traced.
     """
-    x, y = (_array(z, name, ELEMENTWISE) for z, name in ((x, "x"), (y, "y")))
-    dtype = ELEMENTWISE[x.dtype.name]
+    x, y = (_array(z, name, TRANSPOSES) for z, name in ((x, "x"), (y, "y")))
+    dtype = TRANSPOSES[x.dtype.name]
     problem = Problem("transpose_add", factor(alpha, "alpha", dtype), factor(beta, "beta", dtype))
     target.result_shape(problem, (x, y))
     return _folded(problem, x, y)
@@ -157,11 +157,14 @@ def _of_product(problem: Problem, operands: Operands, grad: Any) -> Operands:
 
 
 def _of_sum(problem: Problem, operands: Operands, grad: Any) -> Operands:
-    """Return the gradients of ``transpose_add``, scaled in the type that it computes in; integers have none."""
+    """Return the gradients of ``transpose_add``, scaled in the type that it computes in; integers have none.
+
+    JAX conjugates no complex factor.
+    """
     x, y = operands
-    if not jnp.issubdtype(x.dtype, jnp.floating):
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
         return None, None
-    wide = grad.astype(ELEMENTWISE[x.dtype.name].accumulator.name)
+    wide = grad.astype(TRANSPOSES[x.dtype.name].accumulator.name)
     to_x, to_y = problem.alpha * jnp.swapaxes(wide, -1, -2), problem.beta * wide
     return _summed_to(x.shape, to_x).astype(x.dtype), _summed_to(y.shape, to_y).astype(y.dtype)
 

@@ -23,14 +23,17 @@ from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.plan_cache import PreparedCall, prepared, recall
 from matmill.dispatch.transpose import TRANSPOSE_ADD, without_x
 from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
-from matmill.dtypes import ELEMENTWISE
+from matmill.dtypes import TRANSPOSES
 from matmill.errors import ArgumentError
 from matmill.jax.frame import ORDINAL, STREAM, Call, check_version, handler
 
 _NAME = "matmill"
 _OPERATIONS = {"matmul": MATMUL, "inner": INNER, "transpose_add": TRANSPOSE_ADD}
 #: XLA_FFI_DataType of element types.
-_CODES = {"int8": 2, "int32": 4, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16}
+_CODES = {
+    "int8": 2, "int32": 4, "float16": 10, "float32": 11, "float64": 12, "complex64": 15, "bfloat16": 16,
+    "complex128": 18,
+}  # fmt: skip
 #: Texts of calls whose buffers had the types and shapes that they say.
 _seen: set[str] = set()
 _new: Callable[[type[Operand], tuple[Any, ...]], Operand] = (
@@ -44,8 +47,8 @@ class Problem(NamedTuple):
     """All of a call that is known when it is traced, but its arrays; ``swapped`` operands are read transposed."""
 
     operation: str
-    alpha: float = 1.0
-    beta: float = 0.0
+    alpha: complex = 1.0
+    beta: complex = 0.0
     activation: str | None = None
     out_dtype: str | None = None
     precision: str | None = None
@@ -54,7 +57,7 @@ class Problem(NamedTuple):
 
 
 def _text(problem: Problem, operands: Sequence[Any]) -> str:
-    return json.dumps([problem, [(x.dtype.name, x.shape) for x in operands]])
+    return json.dumps([problem, [(x.dtype.name, x.shape) for x in operands]], default=lambda z: (z.real, z.imag))
 
 
 @lru_cache(maxsize=4096)
@@ -66,14 +69,15 @@ def _template(text: str) -> _Bound:
     a, b, *bias = (_operand(*array, swapped=swap) for array, swap in zip(arrays, swapped, strict=False))
     if operation is not TRANSPOSE_ADD:
         options = checked_options(*problem[3:6], a.dtype, batch_invariant=problem.batch_invariant)
-    scalars, vector = (problem.alpha, problem.beta), bias[0] if bias else None
-    request = Request(operation, a, b, None, None, *scalars, None, a, None, vector, options)
+    vector = bias[0] if bias else None
+    alpha, beta = (complex(*x) if isinstance(x, list) else x for x in problem[1:3])
+    request = Request(operation, a, b, None, None, alpha, beta, None, a, None, vector, options)
     return request, _operand(request.result_type.name, validate(request))
 
 
 def _operand(name: str, extents: Sequence[int], *, swapped: bool = False) -> Operand:
     """Return an operand without memory."""
-    dtype, shape = ELEMENTWISE[name], tuple(extents)
+    dtype, shape = TRANSPOSES[name], tuple(extents)
     owner = np.broadcast_to(np.zeros((), dtype.numpy), shape)
     x = Operand(shape, packed_strides(shape), dtype, CPU, 0, readonly=False, library="jax", owner=owner)
     return x.transposed if swapped else x

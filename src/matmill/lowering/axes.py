@@ -97,7 +97,7 @@ class SubProblem(Generic[P]):
 
     def own_addresses(self, addresses: tuple[int, ...]) -> tuple[int, ...]:
         """Return a plan's addresses with those of this stage's own operands."""
-        own = tuple(addresses[slot] + first for slot, first in self.slots)
+        own = [addresses[slot] + first for slot, first in self.slots]
         return (*own, *addresses[len(own) :])
 
 

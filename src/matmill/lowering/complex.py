@@ -17,7 +17,7 @@ from matmill.arrays import Operand
 from matmill.kernel import ceil_div
 from matmill.lowering.axes import NO_AXIS, Axis, Slot, SubProblem, broadcast_strides, collapse, grids
 from matmill.lowering.gemm import lower_gemm
-from matmill.problem import ComplexCopy
+from matmill.problem import ComplexCopy, ComplexGemm
 
 #: The slots of A, B, C, D and the workspace among a plan's addresses.
 _A, _B, _C, _D, _WORKSPACE = range(5)
@@ -25,6 +25,8 @@ _A, _B, _C, _D, _WORKSPACE = range(5)
 _FIRST = 2**63
 #: Bytes on which rows of a copy start, and copies: enough for any kernel.
 _ROW, _COPY = 16, 256
+#: The most rows, columns and terms of products that one kernel computes without copies, and of such products.
+_SMALL, _MOST_SMALL = 16, 2**31 - 1
 #: Bytes that an H100 copies in the time of one launch more.
 _LAUNCH = 2**22
 
@@ -119,6 +121,9 @@ def lower_complex(
         strides = broadcast_strides(c.shape, c.strides, len(d.shape))
         added = _matrix(c._replace(shape=d.shape, strides=strides), _C, row + column, conjugates)
     result = _matrix(d, _D, row + column)
+    small = max(*left.operand.shape[-2:], *right.operand.shape[-2:]) <= _SMALL and a.dtype is d.dtype
+    if small and a.shape[-1] > 0 and not skip_product and not how.get("batch_invariant"):
+        return _direct(left, right, added, result, conjugates)
     ways: list[_Way] = [(left, right, added, result)]
     if not how.get("batch_invariant"):  # rows of which stay rows
         ways.append((right.transposed, left.transposed, added and added.transposed, result.transposed))
@@ -146,6 +151,34 @@ def lower_complex(
     reserved = _WORKSPACE, copies.nbytes
     stages: list[SubProblem[Any]] = [*copies.stages, *multiplied, *after]
     return tuple(replace(one, slots=(*one.slots, reserved)) for one in stages)
+
+
+def _direct(
+    left: _Matrix, right: _Matrix, added: _Matrix | None, result: _Matrix, conjugates: str
+) -> tuple[SubProblem[ComplexGemm], ...]:
+    """Return small products in one launch, or in one for each of what a grid does not count."""
+    *outer, m, n = result.operand.shape
+    operands, rank = (None if one is None else one.operand for one in (left, right, added, result)), len(outer) + 2
+    strides = [(0,) * rank if one is None else broadcast_strides(one.shape, one.strides, rank) for one in operands]
+    a, b, c, d = strides
+    batch = collapse(Axis(extent, (a[i], b[i], c[i], d[i])) for i, extent in enumerate(outer))
+    dtype, k = result.operand.dtype, left.operand.shape[-1]
+    return tuple(
+        SubProblem(
+            ComplexGemm(
+                m=m,
+                n=n,
+                k=k,
+                dtype=dtype,
+                strides=tuple((own[-2], own[-1], step) for own, step in zip(strides, axis.strides, strict=True)),
+                batch=axis.extent,
+                has_c=added is not None,
+                conjugates=conjugates,
+            ),
+            offsets,
+        )
+        for axis, offsets in grids(batch, (dtype.itemsize,) * 4, most=_MOST_SMALL)
+    )
 
 
 def _cost(way: _Way, *, complex_beta: bool) -> int:

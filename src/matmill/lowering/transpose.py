@@ -103,19 +103,21 @@ def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = (
 
 
 def lower_transpose(
-    x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None
+    x: Operand, y: Operand | None, d: Operand, *, alpha: complex | None = None, conjugates: str = ""
 ) -> tuple[SubProblem[Geam], ...]:
     """Return the stages that compute D = alpha * X transposed + beta * Y.
 
+    ``conjugates`` names those of X and Y whose conjugates are meant, ``"a"`` and ``"b"``.
+
     ``d`` has the shape that :func:`transpose_shape` returns, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
-    of 1 moves bits, and an ``alpha`` of 0 sets D to 0: one element of X is then read as an integer, because NaN times 0
-    would be NaN. An empty result has no stages.
+    of 1 moves bits, and an ``alpha`` of 0 sets D to 0: one real element of X is then read as an integer, because NaN
+    times 0 would be NaN. An empty result has no stages.
     """
     if not all(d.shape):
         return ()
     rank = len(d.shape)
     zero = y is None and alpha == 0
-    plain = y is None and alpha == 1
+    plain = y is None and alpha == 1 and not conjugates
     x_strides = (0,) * rank if zero else broadcast_strides(_swapped(x.shape), _swapped(x.strides), rank)
     y_strides = (0,) * rank if y is None else broadcast_strides(y.shape, y.strides, rank)
     strides = zip(d.shape, x_strides, y_strides, d.strides, strict=True)
@@ -134,9 +136,9 @@ def lower_transpose(
         one = Geam(
             m=high.extent,
             n=wide.extent,
-            dtype=BITS[size] if plain or zero else d.dtype,
-            x=of_x,
-            y=None if y is None else of_y,
+            dtype=BITS[size] if plain or (zero and d.dtype.part is None) else d.dtype,
+            x=replace(of_x, conjugate="a" in conjugates),
+            y=None if y is None else replace(of_y, conjugate="b" in conjugates),
             d=of_d,
             plain=plain,
         )

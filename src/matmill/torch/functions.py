@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from matmill import ops
 from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import complex_scalar, scalar
-from matmill.dtypes import COMPLEX, ELEMENTWISE, F32, result_type
+from matmill.dtypes import COMPLEX, F32, TRANSPOSES, result_type
 from matmill.errors import DTypeError, ShapeError, by_copy
 from matmill.torch import gradients, grouped, groups
 from matmill.torch.autocast import autocast, cast
@@ -33,16 +33,16 @@ _autocast = torch.is_autocast_enabled  # of a GPU
 _TRANSPOSE_ADD_OUT, _TRANSPOSE_OUT = OUT["transpose_add"], OUT["transpose"]
 _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
 
-_DTYPES = {getattr(torch, name): dtype for name, dtype in (ELEMENTWISE | COMPLEX).items()}
+_DTYPES = {getattr(torch, name): dtype for name, dtype in TRANSPOSES.items()}
 _COMPLEX = frozenset(getattr(torch, name) for name in COMPLEX)
 
 
-def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
+def transpose_add(x: Any, y: Any, *, alpha: complex = 1.0, beta: complex = 1.0, out: Any = None) -> Any:
     """Return ``alpha * x.mT + beta * y`` in one pass, for tensors (..., n, m) and (..., m, n) whose batches broadcast.
 
-    Elements are float64, float32, float16, bfloat16, int8 or int32. 16-bit elements are multiplied and summed in
-    float32 and rounded once; with both factors 1 the result is ``x.mT + y`` to the bit. The result is packed, row after
-    row, or ``out``, which may be ``y``.
+    Elements are float64, float32, float16, bfloat16, complex64, complex128, int8 or int32. 16-bit elements are
+    multiplied and summed in float32 and rounded once; with both factors 1 the result is ``x.mT + y`` to the bit. Lazy
+    conjugates are read as they are. The result is packed, row after row, or ``out``, which may be ``y``.
 
     Differentiable in ``x`` and ``y``, any number of times, but not into ``out``. Raises the errors of
     :func:`matmill.transpose_add`.

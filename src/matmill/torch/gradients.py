@@ -68,7 +68,10 @@ def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
 
 
 class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
-    """``alpha * x.mT + beta * y``: linear in both, so the gradients are the result's, transposed and scaled."""
+    """``alpha * x.mT + beta * y``: linear in both, so the gradients are the result's, transposed and scaled.
+
+    Complex factors are conjugated, as torch's gradients are conjugates of Wirtinger derivatives.
+    """
 
     @staticmethod
     def recorded(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
@@ -95,8 +98,9 @@ class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may b
         if grad is None:
             return None, None, None, None
         x_shape, y_shape = ctx.shapes
-        to_x = _scaled(grad.mT, ctx.alpha).sum_to_size(x_shape) if ctx.needs_input_grad[0] else None
-        to_y = _scaled(grad, ctx.beta).sum_to_size(y_shape) if ctx.needs_input_grad[1] else None
+        alpha, beta = (x.conjugate() if type(x) is complex else x for x in (ctx.alpha, ctx.beta))
+        to_x = _scaled(grad.mT, alpha).sum_to_size(x_shape) if ctx.needs_input_grad[0] else None
+        to_y = _scaled(grad, beta).sum_to_size(y_shape) if ctx.needs_input_grad[1] else None
         return to_x, to_y, None, None
 
     @staticmethod

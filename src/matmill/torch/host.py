@@ -17,7 +17,7 @@ import torch
 
 from matmill.dispatch.gemm import k_chunks
 from matmill.dispatch.transpose import factor
-from matmill.dtypes import BY_TO, ELEMENTWISE, DType, named
+from matmill.dtypes import BY_TO, TRANSPOSES, DType, named
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -30,11 +30,14 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
     """Compute ``out = alpha * x.mT + beta * y``; operands with factor 0 are not read."""
-    dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE, conversion=BY_TO)
+    dtype = named(str(out.dtype).removeprefix("torch."), "out", TRANSPOSES, conversion=BY_TO)
     alpha, beta = factor(alpha, "alpha", dtype), factor(beta, "beta", dtype)
     if alpha == 1 and beta == 1:
         torch.add(x.mT, y, out=out)
-    elif not out.dtype.is_floating_point:
+    elif dtype.part is not None and alpha.imag == beta.imag == 0:  # real factors multiply the parts
+        parts = _sum(torch.view_as_real(x.mT), torch.view_as_real(y), alpha.real, beta.real, dtype.part)
+        torch.view_as_real(out).copy_(parts)
+    elif dtype.is_integer:
         # The lower 64 bits of the exact sum, of which the element type keeps the lower ones.
         out.copy_(_sum(x.mT.long(), y.long(), alpha, beta, dtype))
     elif out.dtype in _HALVES:
@@ -125,7 +128,7 @@ def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
     return total
 
 
-def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
+def _sum(x: Any, y: Any, alpha: complex, beta: complex, dtype: DType) -> Any:
     """Return the sum in the type of ``x`` and ``y``. Operands with factor 0 are skipped before factors are rounded."""
     by_x, by_y = (_scalar(value, dtype) for value in (alpha, beta))
     if alpha == 0:
@@ -135,6 +138,6 @@ def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
     return torch.add(y if by_y == 1 else y * by_y, x, alpha=by_x)
 
 
-def _scalar(value: float, dtype: DType) -> Any:
+def _scalar(value: complex, dtype: DType) -> Any:
     """Convert a scalar as kernels do. torch would refuse values beyond the range, which become infinite here."""
-    return int(value) if dtype.numpy.kind == "i" else dtype.accumulator.scalar(value).item()
+    return int(value.real) if dtype.is_integer else dtype.accumulator.scalar(value).item()

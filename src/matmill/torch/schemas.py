@@ -14,7 +14,7 @@ import torch
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD
 from matmill.dispatch.validate import Operation
-from matmill.dtypes import ELEMENTWISE, REAL_AND_COMPLEX, DType
+from matmill.dtypes import REAL_AND_COMPLEX, TRANSPOSES, DType
 
 LIBRARY: Any = torch.library.Library("matmill", "DEF")
 
@@ -43,8 +43,8 @@ class Operator:
 _SCALARS = "Scalar alpha=1, Scalar beta=1"
 _OPTIONS = "str? activation=None, ScalarType? out_dtype=None, str? precision=None, bool batch_invariant=False"
 OPERATORS: dict[str, Operator] = {
-    "transpose_add": Operator(TRANSPOSE_ADD, ELEMENTWISE, ("x", "y"), _SCALARS),
-    "transpose": Operator(TRANSPOSE, ELEMENTWISE, ("x",)),
+    "transpose_add": Operator(TRANSPOSE_ADD, TRANSPOSES, ("x", "y"), _SCALARS),
+    "transpose": Operator(TRANSPOSE, TRANSPOSES, ("x",)),
     "inner": Operator(INNER, REAL_AND_COMPLEX, ("e", "f")),
     "matmul": Operator(
         MATMUL, REAL_AND_COMPLEX, ("a", "b", "bias"), _OPTIONS, ("activation", "out_dtype", "precision")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always, ceil_div
-from matmill.kernels.complex_copy.cost import explain
+from matmill.kernels.shared.complex_cost import explain
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import ComplexCopy

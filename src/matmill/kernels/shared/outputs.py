@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from matmill.dtypes import DType
 from matmill.kernel import GemmOperands
-from matmill.launch import Pointer, Value
+from matmill.launch import Pointer, Struct, Value
 from matmill.problem import Gemm
 
 #: C and D of a kernel that makes outputs of sums: pointers, strides in elements, and the scalars, as wide as the sums.
@@ -24,6 +25,12 @@ def output_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | fl
     _, _, c_batch, d_batch = problem.batch_strides
     strides = (*problem.c_row_col, c_batch, *problem.d_row_col, d_batch)
     return dict(zip(OUTPUT_FIELDS, (*strides, operands.alpha, operands.beta), strict=True))
+
+
+def complex_factor(dtype: DType, real: float, imaginary: float, *, conjugate: bool = False) -> Struct:
+    """Return a factor of complex elements, or of their conjugates, as ``dtype/complex.cuh`` defines it."""
+    part = dtype.part or dtype
+    return Struct.of(*map(part.scalar, (real, imaginary, -1.0 if conjugate else 1.0)))
 
 
 def workspace(operands: GemmOperands) -> Pointer:

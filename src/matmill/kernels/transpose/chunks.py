@@ -32,8 +32,8 @@ def transposed_first(problem: Geam, operands: GemmOperands) -> tuple[Geam, GemmO
     """Return the problem and its operands with X as the transposed one, as chunks need it."""
     if not problem.y_transposed:
         return problem, operands
-    a, b, alpha, beta = operands.b, operands.a, operands.beta, operands.alpha
-    return problem.transposed_first, replace(operands, a=a, b=b, alpha=alpha, beta=beta)
+    a, b, alpha, beta, imaginary = operands.b, operands.a, operands.beta, operands.alpha, operands.imaginary[::-1]
+    return problem.transposed_first, replace(operands, a=a, b=b, alpha=alpha, beta=beta, imaginary=imaginary)
 
 
 def shared_bytes(vectors: int, every: int, padding: int, stages: int = 2, beside: int = 0) -> int:

@@ -11,6 +11,7 @@ from itertools import product
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.shared.outputs import complex_factor
 from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
@@ -25,7 +26,7 @@ _LARGEST = 2**30
 _SMALL = 2**20
 #: Strides below so many bytes fit in 32-bit integers.
 _NEAR = 2**31
-_THREADS = (128, 256, 512)
+_THREADS, _WARP = (128, 256, 512), 32
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row use every bank once.
 _DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
 #: Vectors down a tile that has all of few rows, and bytes of its rows if it has all of few columns.
@@ -38,8 +39,8 @@ _STARTS = (16, 32, 64, _CACHE_LINE)
 #: The most registers for a thread's loads in flight.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: a constant, and more for each register of loads in flight, for single
-#: elements (which need addresses of their own) and for vectors.
-_OTHERS, _EACH_SCALAR, _EACH_VECTOR = 18, 3.2, 1.15
+#: elements (which need addresses of their own), for those of 16 bytes, and for vectors.
+_OTHERS, _EACH_SCALAR, _EACH_WIDE, _EACH_VECTOR = 18, 3.2, 1.5, 1.15
 #: The same if an operand is copied to shared memory without registers: these hold the elements gathered from there.
 _OTHERS_GATHERED, _EACH_GATHERED = 28, 1.5
 #: The largest share of an SM's shared memory that such blocks take. The rest is L1 cache, for the sectors that two
@@ -92,11 +93,14 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
             config["BC"] % config["START"]
             or vectors > threads
             or config["BR"] * vectors % threads
+            or rows * size * _WARP // _CACHE_LINE > threads  # warps down a column, whose lanes read 128 bytes of it
             or loaded > _MOST_LOADED
         ):
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        resident, _limits = arch.resident(threads, min(255, round(_registers(config, loaded))), config["SHARED_BYTES"])
+        resident, _limits = arch.resident(
+            threads, min(255, round(_registers(config, size, loaded))), config["SHARED_BYTES"]
+        )
         leaves_l1 = (config["SHARED_BYTES"] + arch.shared_reserved) * resident <= _MOST_SHARED * arch.shared_per_sm
         if leaves_l1 or not _copies(config):
             configs.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
@@ -108,11 +112,12 @@ def _copies(config: Config) -> bool:
     return not {config["X_MODE"], config["Y_MODE"]}.isdisjoint({COL_UNALIGNED, ROW_UNALIGNED})
 
 
-def _registers(config: Config, loaded: int) -> float:
+def _registers(config: Config, itemsize: int, loaded: int) -> float:
     """Return the registers of a thread for sm_90a, or a few more, if ``loaded`` registers of loads are in flight."""
     if _copies(config):
         return _OTHERS_GATHERED + _EACH_GATHERED * loaded
-    return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
+    alone = _EACH_SCALAR if itemsize < VECTOR_BYTES else _EACH_WIDE
+    return _OTHERS + (alone if config["V"] == 1 else _EACH_VECTOR) * loaded
 
 
 def _fitting(configs: list[Config], name: str, extent: int) -> list[Config]:
@@ -284,6 +289,19 @@ def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
     return Kernel(entry, package, config, _geometry, _arguments, why_not, pdl=True, parameters=_PARAMETERS, file=file)
 
 
+def factors(problem: Geam, operands: GemmOperands) -> dict[str, Argument | float]:
+    """Return alpha and beta as kernels take them: those of complex elements with the sign of imaginary parts."""
+    alpha, beta = operands.alpha, operands.beta
+    if problem.dtype.part is None:
+        return {"alpha": alpha, "beta": beta}
+    alpha_im, beta_im = operands.imaginary
+    of_y = problem.y is not None and problem.y.conjugate
+    return {
+        "alpha": complex_factor(problem.dtype, alpha, alpha_im, conjugate=problem.x.conjugate),
+        "beta": complex_factor(problem.dtype, beta, beta_im, conjugate=of_y),
+    }
+
+
 def _geometry(problem: Geam, config: Config) -> Geometry:
     return Geometry(
         grid=(blocks(problem, config), problem.batch, 1),
@@ -306,6 +324,5 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
         m=problem.m,
         n=problem.n,
         **strides,
-        alpha=operands.alpha,
-        beta=operands.beta,
+        **factors(problem, operands),
     )

@@ -35,7 +35,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
       asm volatile("st.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(long_bits(words[0])),
                    "l"(long_bits(words[1]))
                    : "memory");
-    } else if constexpr (ONE_INSTRUCTION) {
+    } else if constexpr (ONE_INSTRUCTION && SIZE < 8) {
       asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
                    "r"(word_bits(words[0])), "r"(word_bits(words[1])), "r"(word_bits(words[2])),
                    "r"(word_bits(words[3]))

@@ -24,6 +24,7 @@ from matmill.kernels.transpose.chunks import (
     transposed_first,
 )
 from matmill.kernels.transpose.cost import explain
+from matmill.kernels.transpose.tiles import factors
 from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
@@ -212,8 +213,7 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
         x_pitch=problem.x.strides[1],
         y_pitch=y.strides[0],
         d_pitch=problem.d.strides[0],
-        alpha=operands.alpha,
-        beta=operands.beta,
+        **factors(problem, operands),
     )
 
 

@@ -23,6 +23,7 @@ from matmill.kernels.transpose.chunks import (
     transposed_first,
 )
 from matmill.kernels.transpose.cost import explain
+from matmill.kernels.transpose.tiles import factors
 from matmill.launch import Argument, Pointer
 from matmill.lowering import many_small
 from matmill.parameters import Parameters
@@ -102,8 +103,7 @@ def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[
         Y=Pointer("none", 0) if problem.y is None else operands.b,
         D=operands.d,
         total=problem.batch * problem.m * problem.n,
-        alpha=operands.alpha,
-        beta=operands.beta,
+        **factors(problem, operands),
     )
 
 
