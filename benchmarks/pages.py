@@ -9,6 +9,8 @@ from pathlib import Path
 from lab.doors import with_screens
 from lab.float32_page import MARKS, float32_products, recorded_float32
 from lab.front_page import between, package_page, with_four_speeds, with_output, with_speeds
+from lab.groups_page import MARKS as GROUPS
+from lab.groups_page import measured_groups, recorded_groups
 from lab.lessons_page import lesson_pages
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, pingpong_timeline
@@ -43,6 +45,7 @@ def main() -> None:
     )
     start, precision = ROOT / "docs" / "getting-started.md", ROOT / "docs" / "precision.md"
     correctness, speeds = ROOT / "docs" / "correctness.md", ROOT / "docs" / "speeds.md"
+    groups = ROOT / "docs" / "groups.md"
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
@@ -54,6 +57,7 @@ def main() -> None:
         ),
         correctness: between(correctness.read_text(encoding="utf-8"), TAILS, library_tails(recorded_tails(results))),
         precision: between(precision.read_text(encoding="utf-8"), MARKS, float32_products(recorded_float32(results))),
+        groups: between(groups.read_text(encoding="utf-8"), GROUPS, measured_groups(recorded_groups(results))),
         ROOT / "src" / "matmill" / "analysis" / "recorded.json": ratios_text(results),
         ROOT / "docs" / "shapes.md": shapes_page(recorded_shapes(results), recorded_products(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),

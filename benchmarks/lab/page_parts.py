@@ -63,7 +63,7 @@ def environment_of(record: Record) -> str:
     driver = gpus[0].get("driver_version", "unknown")
     others = ", ".join(f"{name} {result}" for name, result in environment["packages"].items() if name in _NAMED)
     date = environment["date"][:10]
-    gpu = gpus[0].get("name", record["arch"])
+    gpu = gpus[0].get("name") or record["arch"]
     return f"On one {gpu}, {date}: driver {driver}, NVRTC {environment['nvrtc']}, {others}."
 
 

@@ -16,7 +16,8 @@ import matmill
 from matmill.arch import get
 from matmill.arrays import Operand, inspect
 from matmill.choose import choose_from, entries
-from matmill.dispatch.groups import ELEMENTS, Group, listed
+from matmill.dispatch.groups import ELEMENTS, listed
+from matmill.dispatch.lists import row
 from matmill.dtypes import ALL, F16, PRODUCTS
 from matmill.emulator import Memory, run
 from matmill.errors import ArgumentError, DTypeError, MatmillError, ShapeError
@@ -268,17 +269,15 @@ def test_every_kernel_of_offsets(number: int, dtype: str, terms: bool) -> None:
 @pytest.mark.parametrize("added", [False, True])
 def test_every_kernel_of_lists(number: int, added: bool) -> None:
     a, b, c = lists("float16" if number < 2 else "float32")
-    memory, groups, results = Memory(), [], []
+    memory, rows, results = Memory(), [], [np.full(z.shape, np.nan, z.dtype) for z in c]
 
-    def bound(x: Array, access: Any = "r") -> Operand:
-        return inspect(x, "x", None, PRODUCTS)._replace(address=memory.bind("x", x, access=access).address)
+    def bound(x: Array) -> Operand:
+        return inspect(x, "x", None, PRODUCTS)._replace(address=memory.bind("x", x, access="r").address)
 
-    for x, y, z in zip(a, b, c, strict=True):
-        results.append(np.full(z.shape, np.nan, z.dtype))
-        d = bound(results[-1], "w")
-        if z.size:
-            groups.append(Group(bound(x), bound(y), bound(z) if added else d, d))
-    problem = listed(groups, read_c=added, skip=False)
+    for x, y, z, d in zip(a, b, c, results, strict=True):
+        rows.append(row(memory.bind("D", d, access="w").address, bound(x), bound(y), bound(z) if added else None))
+    problem = listed(rows, ALL[a[0].dtype.name], read_c=added, skip=False)
+    assert problem is not None
     production, nowhere = entries(problem)[number], Pointer("in the table", 16)
     legal = [
         one for one in production.space(problem, H200) if production.kernel.why_not_config(problem, one, H200) is None

@@ -113,6 +113,8 @@ class FakeGPU:
 
         return launched
 
+    launch = GPU.launch
+
     def enter(self) -> bool:
         """Return the context was not current before."""
         assert not self.entered
@@ -233,6 +235,10 @@ class Tensor:
         return self.inference
 
     is_meta = is_nested = False
+
+    def dim(self) -> int:
+        """Say how many dimensions."""
+        return len(self.shape)
 
     def numel(self) -> int:
         """Say how many elements."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ ENDS: dict[str, DType] = {d.name: d for d in (I32, I64)}
 #: The slots of A, B, C, D and the workspace with A and B exchanged.
 _EXCHANGED: tuple[Slot, ...] = ((1, 0), (0, 0), (2, 0), (3, 0), (4, 0))
 _AT_ONCE = Lattice(((0, 0, 0, 0),))
+#: A distance between rows that stands for any, where the alignment says how they start; elements of the widest copy.
+_APART, _WIDEST = 2**20, 16
 
 Array = NDArray[Any]
 
@@ -133,49 +135,48 @@ def _compute(request: Request, shape: Shape) -> Array:
 GROUPED_MM = Operation("a", "b", "c", _shape, _lower, _compute, beta=0.0, third="offsets")
 
 
-class Group(NamedTuple):
-    """The operands of one product of a list; C is D where there is none."""
-
-    a: Operand
-    b: Operand
-    c: Operand
-    d: Operand
+#: Addresses of A, B, C and D; their row and column strides; m, n, k.
+Row = tuple[int, ...]
 
 
-def list_launches(groups: Sequence[Group], alpha: float, beta: float, arch: Arch) -> Iterator[tuple[Source, Launch]]:
-    """Yield the launches that compute a list of products of matrices, each for as many as a table has room for.
+def list_launches(
+    rows: Sequence[Row], dtype: DType, by: tuple[float, float], arch: Arch
+) -> Iterator[tuple[Source, Launch]]:
+    """Yield the launches that compute a list of products, times alpha and plus beta times C, the numbers of ``by``.
 
-    Groups with many terms come first, so that no long one is left over at the end. Raises
-    :class:`~matmill.errors.IllegalConfigError` where no kernel takes the elements.
+    A launch has as many products as a table has room for. Those with many terms come first, so that no long one is
+    left over at the end. Without C its address is D's. Raises :class:`~matmill.errors.IllegalConfigError` where no
+    kernel takes the elements.
     """
-    kept = sorted((group for group in groups if all(group.d.shape)), key=lambda group: -group.a.shape[1])
+    alpha, beta = by
+    whole = listed(rows, dtype, read_c=beta != 0, skip=alpha == 0)
+    if whole is None:
+        return
+    kernel = _list_choice(whole.typical, whole.layout, arch).kernel
     nowhere = Pointer("in the table", 16)
     operands = GemmOperands(nowhere, nowhere, nowhere, nowhere, alpha, beta)
-    if not kept:
-        return
-    whole = listed(kept, read_c=beta != 0, skip=alpha == 0)
-    kernel = _list_choice(whole.typical, whole.layout, len(kept), arch).kernel
     nbytes = kernel.config["GROUPS"] * ENTRY.itemsize
     for start in range(0, len(whole.groups), nbytes):
         table = replace(whole, groups=whole.groups[start : start + nbytes])
-        yield generate(kernel, whole.dtype), kernel.launch(table, operands)
+        yield generate(kernel, dtype), kernel.launch(table, operands)
 
 
 @lru_cache(maxsize=1024)
-def _list_choice(typical: Gemm, layout: Gemm, count: int, arch: Arch) -> Choice[Listed]:
+def _list_choice(typical: Gemm, layout: Gemm, arch: Arch) -> Choice[Listed]:
     """Choose the kernel for a list by all but its table, of which only the number of groups matters."""
-    problem = Listed(typical, layout, np.ones(count, ENTRY).tobytes())
+    problem = Listed(typical, layout, np.ones(typical.batch, ENTRY).tobytes())
     return choose_from(entries(problem), problem, arch)
 
 
-def listed(groups: Sequence[Group], *, read_c: bool, skip: bool) -> Listed:
-    """Return the problem of a list. With ``skip`` (alpha = 0) A and B are not read."""
-    rows = [
-        (*(x.address for x in group), *(stride for x in group for stride in x.strides), *_extents(group, skip=skip), 0)
-        for group in groups
-    ]
-    table = np.array(rows, ENTRY)
-    dtype, size = groups[0].a.dtype, groups[0].a.dtype.itemsize
+def listed(rows: Sequence[Row], dtype: DType, *, read_c: bool, skip: bool) -> Listed | None:
+    """Return the problem of a list, or None where no D has elements. With ``skip`` A and B are not read."""
+    table = np.array([(*row, 0) for row in rows], ENTRY)
+    table = table[(table["m"] > 0) & (table["n"] > 0)]
+    if not len(table):
+        return None
+    if skip:
+        table["k"] = 0
+    table = table[np.argsort(-table["k"], kind="stable")]
     m, n, k = (table[name] for name in "mnk")
     layouts: dict[str, Any] = {}
     for name, some in (("a", k > 0), ("b", k > 0), ("d", m > 0)):  # of matrices that have elements
@@ -183,13 +184,13 @@ def listed(groups: Sequence[Group], *, read_c: bool, skip: bool) -> Listed:
         strides = next((pair for pair, ones in (((_APART, 1), along), ((1, _APART), down)) if (ones == 1).all()), None)
         pitch = along if strides == (1, _APART) else down
         if strides is None or (pitch <= 0).any():  # any strides
-            layouts |= {f"{name}_strides": (_APART, 2), f"{name}_align": size}
+            layouts |= {f"{name}_strides": (_APART, 2), f"{name}_align": dtype.itemsize}
             continue
         start = int(np.bitwise_or.reduce(table[name][some])) | 16
-        layouts |= {f"{name}_strides": strides, f"{name}_align": lowest_bit(start, pitch.tolist(), size)}
-    common_m, common_n, common_k = (gcd(*extent.tolist()) for extent in (m, n, k))
+        layouts |= {f"{name}_strides": strides, f"{name}_align": lowest_bit(start, pitch.tolist(), dtype.itemsize)}
+    common_m, common_n, common_k = (gcd(_WIDEST, *extent.tolist()) for extent in (m, n, k))
     common = Gemm(common_m, common_n, common_k, dtype, has_c=read_c, **layouts)
-    m_mean, n_mean, k_mean, count = (_rounded(int(x)) for x in (m.mean(), n.mean(), k.mean(), len(groups)))
+    m_mean, n_mean, k_mean, count = (_rounded(int(x)) for x in (m.mean(), n.mean(), k.mean(), len(table)))
     mean = replace(common, m=m_mean, n=n_mean, k=k_mean, batch=count)
     return Listed(mean, common, table.tobytes())
 
@@ -202,12 +203,3 @@ def _rounded(count: int) -> int:
     """
     step = 1 << max(0, count.bit_length() - 3)
     return max(1, -(-count // step) * step)
-
-
-#: A distance between rows of a layout that stands for any: the alignment says how they start.
-_APART = 2**20
-
-
-def _extents(group: Group, *, skip: bool) -> tuple[int, int, int]:
-    (m, k), n = group.a.shape, group.b.shape[1]
-    return m, n, 0 if skip else k

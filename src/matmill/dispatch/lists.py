@@ -12,15 +12,19 @@ from matmill import arch as arches
 from matmill import settings
 from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, inspect, resolve_stream
 from matmill.arrays.operand import CPU
+from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulator_fault
-from matmill.dispatch.groups import ELEMENTS, Group, list_launches
+from matmill.dispatch.groups import ELEMENTS, Row, list_launches
 from matmill.dispatch.transpose import factor
-from matmill.dtypes import PRODUCTS
+from matmill.dtypes import PRODUCTS, DType
 from matmill.errors import ArgumentError, IllegalConfigError, MatmillError, ShapeError
 from matmill.jit.compile import compile_ptx, compile_source
 from matmill.runtime.gpu import GPU
 
 T = TypeVar("T")
+#: A, B and C, as arrays and as operands; C is None where none is added.
+_Arrays = tuple[Any, Any, Any]
+_Operands = tuple[Operand, Operand, Operand | None]
 
 
 def matmul_lists(
@@ -76,10 +80,20 @@ def _check_lists(a: Sequence[Any], b: Any, c: Any, options: Mapping[str, Any]) -
 
 
 def _at_once(
-    groups: Sequence[tuple[Any, Any, Any]], alpha: Any, beta: Any, stream: object, executor: str | None
+    groups: Sequence[_Arrays], alpha: Any, beta: Any, stream: object, executor: str | None
 ) -> list[Any] | None:
     """Return the products by one launch for each table of groups, or None where each is computed for itself."""
     named = None if stream is None else resolve_stream(stream)
+    if (
+        named is None
+        and executor is None
+        and type(alpha) in {int, float}
+        and (beta is None or type(beta) in {int, float})
+    ):
+        with suppress(IllegalConfigError):
+            results = _of_torch(groups, (float(alpha), float(beta or 0)))
+            if results is not None:
+                return results
 
     def operands(a: Any, b: Any, c: Any) -> _Operands:
         x, y = inspect(a, "a", named, PRODUCTS), inspect(b, "b", named, PRODUCTS)
@@ -102,8 +116,42 @@ def _at_once(
     return None
 
 
-#: A and B, and C where it is added.
-_Operands = tuple[Operand, Operand, Operand | None]
+def _of_torch(groups: Sequence[_Arrays], by: tuple[float, float]) -> list[Any] | None:
+    """Do as :func:`_on_gpu` for plain tensors on the current stream, or return None where any needs another look.
+
+    The checks are those of :mod:`matmill.dispatch.fast_path`. They take a fraction of the time of operands.
+    """
+    torch = fast_path.torch
+    first: Any = groups[0][0] if groups else None
+    if type(first) not in torch.classes or not first.is_cuda or torch.tracing() or torch.forward_ad._current_level >= 0:  # noqa: SLF001 — as there
+        return None
+    kind, device, recording, added = first.dtype, first.get_device(), torch.recording(), by[1] != 0
+    dtype = torch.dtypes.get(kind)
+    if dtype is None or dtype.name not in ELEMENTS:
+        return None
+    rows, results = [], []
+    for a, b, c in groups:
+        if added != (c is not None):
+            return None
+        for x in (a, b, c) if added else (a, b):
+            usual = type(x) in torch.classes and x.dtype is kind and x.get_device() == device and not x.is_neg()
+            if not usual or (recording and x.requires_grad) or x.dim() != 2:
+                return None
+        (m, k), (terms, n) = a.shape, b.shape
+        if terms != k or (added and c.shape != (m, n)):
+            return None
+        d = a.new_empty((m, n))
+        results.append(d)
+        to = d.data_ptr()
+        own = (c.data_ptr(), *c.stride()) if added else (to, n, 1)
+        rows.append((a.data_ptr(), b.data_ptr(), own[0], to, *a.stride(), *b.stride(), *own[1:], n, 1, m, n, k))
+    _launch(rows, dtype, by, GPU.get(device), torch.current_stream(device))
+    return results
+
+
+def _launch(rows: Sequence[Row], dtype: DType, by: tuple[float, float], gpu: GPU, stream: int) -> None:
+    for source, launch in list_launches(rows, dtype, by, gpu.arch):
+        gpu.launch(compile_source(source, gpu.arch.target), launch, stream)
 
 
 def _fits(first: Operand, a: Operand, b: Operand, c: Operand | None, *, added: bool) -> bool:
@@ -116,26 +164,27 @@ def _fits(first: Operand, a: Operand, b: Operand, c: Operand | None, *, added: b
     return alike and matrices and there
 
 
-def _packed(a: Operand, b: Operand, address: int, owner: Any) -> Operand:
-    """Return the operand of a new result."""
-    shape = a.shape[0], b.shape[1]
-    return Operand(shape, (shape[1], 1), a.dtype, a.device, address, False, a.library, owner)  # noqa: FBT003 — writable
+def row(address: int, a: Operand, b: Operand, c: Operand | None) -> Row:
+    """Return the addresses, strides and extents of a product whose D is packed at ``address``."""
+    (m, k), n = a.shape, b.shape[1]
+    third = (address, (n, 1)) if c is None else (c.address, c.strides)
+    return a.address, b.address, third[0], address, *a.strides, *b.strides, *third[1], n, 1, m, n, k
 
 
 def _on_gpu(a: Sequence[Any], groups: Sequence[_Operands], by: tuple[float, float], named: int | None) -> list[Any]:
     first = groups[0][0]
     gpu, allocate = GPU.get(first.device[1]), ALLOCATE[first.library]
     stream = current_stream(first.library, first.device[1], first) if named is None else named
-    results, known = [], []
-    for like, (x, y, z) in zip(a, groups, strict=True):
-        array, address = allocate(like, x, (x.shape[0], y.shape[1]), named, None)
-        d = _packed(x, y, address, array)
-        results.append(array)
-        known.append(Group(x, y, z or d, d))
-    for source, launch in list_launches(known, *by, gpu.arch):
-        gpu.launch(compile_source(source, gpu.arch.target), launch, stream)
+    allocated = [
+        allocate(like, x, (x.shape[0], y.shape[1]), named, None) for like, (x, y, _) in zip(a, groups, strict=True)
+    ]
+    rows = [row(address, *group) for group, (_, address) in zip(groups, allocated, strict=True)]
+    _launch(rows, first.dtype, by, gpu, stream)
+    results = [array for array, _ in allocated]
     if named is not None:  # their libraries reuse memory in the order of another stream
-        gpu.keep(tuple(x.owner for group in known for x in group), stream)
+        gpu.keep((*results, *(x.owner for group in groups for x in group if x is not None)), stream)
+    if not fast_path.torch.classes and first.library == "torch":
+        fast_path.torch.enable()
     return results
 
 
@@ -144,17 +193,17 @@ def _emulated(a: Sequence[Any], groups: Sequence[_Operands], by: tuple[float, fl
     from matmill.emulator import Memory, run  # noqa: PLC0415 — GPU users never need it, and it takes time to import
 
     arch, memory = arches.get(arches.DEFAULT), Memory()
-    results, known = [], []
-
-    def bound(name: str, x: Operand) -> Operand:
-        return x._replace(address=memory.bind(name, x.owner, access="r").address)
-
-    for number, (x, y, z) in enumerate(groups):
-        result = np.empty((x.shape[0], y.shape[1]), x.dtype.numpy)
-        d = _packed(x, y, memory.bind(f"D[{number}]", result, access="w").address, result)
-        results.append(result)
-        known.append(Group(bound(f"A[{number}]", x), bound(f"B[{number}]", y), bound(f"C[{number}]", z) if z else d, d))
-    for source, launch in list_launches(known, *by, arch):
+    dtype = groups[0][0].dtype
+    results = [np.empty((x.shape[0], y.shape[1]), dtype.numpy) for x, y, _ in groups]
+    rows = []
+    for number, (group, result) in enumerate(zip(groups, results, strict=True)):
+        to = memory.bind(f"D[{number}]", result, access="w").address
+        bound: list[Any] = [
+            x and x._replace(address=memory.bind(f"{name}[{number}]", x.owner, access="r").address)
+            for name, x in zip("ABC", group, strict=True)
+        ]
+        rows.append(row(to, *bound))
+    for source, launch in list_launches(rows, dtype, by, arch):
         report = run(compile_ptx(source, arch.target), launch, memory, races=False, counters=False)
         if not report.ok:
             raise emulator_fault(launch, report)

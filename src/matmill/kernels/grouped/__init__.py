@@ -89,6 +89,7 @@ LIST: Kernel[Listed] = Kernel(
     geometry=_list_geometry,
     arguments=_list_arguments,
     why_not_config=_why_not,
+    pdl=True,
     file="table.cuh",
 )
 
@@ -152,6 +153,7 @@ GROUPED: Kernel[Grouped] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=_why_not,
+    pdl=True,
     parameters=_PARAMETERS,
 )
 
@@ -190,6 +192,7 @@ GROUPED_WGMMA: Kernel[Grouped] = Kernel(
     geometry=_wgmma_geometry,
     arguments=_wgmma_arguments,
     why_not_config=_why_not_wgmma,
+    pdl=True,
     parameters=_WGMMA_PARAMETERS,
     file="wgmma.cuh",
     instruction="wgmma",
@@ -252,6 +255,7 @@ LIST_WGMMA: Kernel[Listed] = Kernel(
     geometry=_mapped_geometry,
     arguments=_mapped_arguments,
     why_not_config=_why_not_mapped,
+    pdl=True,
     file="wgmma_table.cuh",
     instruction="wgmma",
 )

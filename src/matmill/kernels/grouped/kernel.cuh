@@ -5,10 +5,12 @@
 //            those without a tile return. Rows behind the last group are 0.
 //   terms    A [m][terms of all groups], B [terms of all groups][n], D [group][m][n]: a block per tile and group
 #include "kernels/grouped/tile.cuh"
+#include "matmill/ptx/dependent_launch.cuh"
 
 using Tile = matmill::Pipeline::Tile;
 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM) grouped_gemm(PARAMETERS) {
+  matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(128) unsigned char shared[];
   const matmill::GroupOffsets offsets{ends, words, groups, Config::TERMS ? k : m};
   matmill::Group own{A, B, nullptr, D, a_row, a_column, b_row, b_column, 0, 0, d_row, d_column, m, n, k, 0};

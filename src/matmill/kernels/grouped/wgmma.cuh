@@ -6,6 +6,10 @@ static_assert(!Config::TERMS || (!Tile::A_K_MAJOR && !Tile::B_K_MAJOR), "terms o
 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) grouped_wgmma(PARAMETERS) {
   extern __shared__ __align__(1024) unsigned char dynamic[];
+  if (threadIdx.x == 0) {
+    matmill::ptx::prefetch_tensor_map(&a_map);
+    matmill::ptx::prefetch_tensor_map(&b_map);
+  }
   const matmill::GroupOffsets offsets{ends, words, groups, Config::TERMS ? k : m};
   const auto work_at = [&](int index) -> GroupWork {
     Outputs outputs{nullptr, nullptr, 0, 0, 0, alpha, 0, m, n};

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "matmill/ptx/barrier.cuh"
+#include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 #include "matmill/ptx/st_shared.cuh"
 #include "kernels/grouped/groups.cuh"
@@ -84,6 +85,7 @@ __device__ __forceinline__ void compute_tiles(unsigned char* dynamic, const Work
     fence_mbarrier_init();
   }
   __syncthreads();
+  wait_then_trigger();
 
   matmill::PipelineSlot<Tile::STAGES> slot;
   const int role = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
