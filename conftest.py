@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
         compiled.prune(kernels, _MOST_KEPT)
         if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
             # Hundreds of modules, with torch thousands, are compiled once, not by every worker and every process of a
-            # test: 116 s of CPU time for the tests that start most processes became 70 s (2026-11-28).
+            # test: 120 s of CPU time for the tests that start most processes became 71 s (2026-11-28).
             os.environ.setdefault("PYTHONPYCACHEPREFIX", str(_BYTECODE))
     golden = compiled.start(folder, kernels, machine_code=gpu.unavailable() is None)
     if not worker:
