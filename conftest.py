@@ -43,6 +43,8 @@ collect_ignore += [f"tests/support/{name}.py" for name in _OF_RANKS]
 
 _GOLDEN = pytest.StashKey[compiled.Golden]()
 _FOLDER = pytest.StashKey[Path]()
+#: Bytecode of the run's processes, where the environment forbids it beside the sources.
+_BYTECODE = Path(__file__).parent / ".pytest_cache" / "bytecode"
 #: Kernels kept between runs take no more than this; those that were not needed for longest go first.
 _MOST_KEPT = 1 << 30
 
@@ -72,6 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="matmill-tests-"))
         os.environ["MATMILL_TEST_RUN"] = str(folder)
         compiled.prune(kernels, _MOST_KEPT)
+        if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+            # Hundreds of modules, with torch thousands, are compiled once, not by every worker and every process of a
+            # test: 120 s of CPU time for the tests that start most processes became 71 s (2026-11-28).
+            os.environ.setdefault("PYTHONPYCACHEPREFIX", str(_BYTECODE))
     golden = compiled.start(folder, kernels, machine_code=gpu.unavailable() is None)
     if not worker:
         # Before workers start: each has one core, on which threads of BLAS and OpenMP would wait for each other.
@@ -122,6 +128,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     folder = config.stash.get(_FOLDER, None)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(_BYTECODE / tempfile.gettempdir().lstrip("/"), ignore_errors=True)  # of programs that tests write
 
 
 @pytest.fixture

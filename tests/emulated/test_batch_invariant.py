@@ -17,10 +17,16 @@ from matmill.dtypes import ALL
 from matmill.kernel import Kernel
 from matmill.problem import Gemm
 from matmill.testing import audit
+from matmill.testing.products.accuracy import errors
+from matmill.testing.products.bits import bits
+from matmill.testing.products.subject import Subject
 from support.strided import COLUMN, H200, Layout
 from support.strided_product import StridedProduct
 
 BF16, F16, F32, F64 = (ALL[name] for name in ("bfloat16", "float16", "float32", "float64"))
+#: The product that is audited, and the changes of a call that change none of its bits.
+SAME_BITS = partial(matmill.matmul, executor="emulator", batch_invariant=True, out_dtype="float32")
+CHANGES = ("rows", "batches", "layouts", "addresses", "twice")
 APART = Layout(pad=1, start=1)
 #: What tells apart the ways in which kernels sum and end a product.
 _WAYS = ("SPLIT_K", "CLUSTER_K", "PROMOTED", "EXCHANGED", "A_IN_REGISTERS", "REPACK_A", "STAGES", "MMA_K")
@@ -138,10 +144,14 @@ def test_any_rows_of_any_product(m: int, n: int, k: int, dtype: str, data: st.Da
     assert multiply(a[first:last], b).tobytes() == multiply(a, b)[first:last].tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_audit_finds_it(dtype: str) -> None:
-    wanted = ("rows", "batches", "layouts", "addresses", "twice")
-    product = partial(matmill.matmul, executor="emulator", batch_invariant=True, out_dtype="float32")
-    report = audit(product, dtype=dtype, name="matmill", require=wanted)
+def test_an_audit_finds_it() -> None:
+    report = audit(SAME_BITS, dtype="float32", name="matmill", require=CHANGES)
     assert report.ok, report
-    assert {report[name].verdict for name in wanted} == {"yes"}
+    assert {report[name].verdict for name in CHANGES} == {"yes"}
+
+
+def test_bits_of_tensor_cores_do_not_change_either() -> None:
+    """Their terms and orders are looked at elsewhere: ``test_summation_orders``."""
+    subject = Subject(SAME_BITS, "matmill", F16)
+    verdicts = {each.name: each.verdict for each in (*bits(subject, lambda: False), *errors(subject))}
+    assert verdicts == dict.fromkeys((*CHANGES, "error", "grade"), "yes")

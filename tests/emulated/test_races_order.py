@@ -460,6 +460,26 @@ def test_no_more_than_eight_accesses_to_a_word_are_remembered() -> None:
     assert len(detect([*everybody, by("write", C)])) == 8
 
 
+def test_lanes_that_poll_in_turn_take_few_slots_and_their_last_polls_race() -> None:
+    detector = RaceDetector(blocks=1, warps_per_block=2, releases=True, partial_barriers=True)
+    turns = 64
+
+    def access(warp: int, kind: str, active: NDArray[np.bool_], where: int) -> None:
+        addresses = np.full((1, 32), FLAGS[0])
+        detector.access(
+            "shared", warp=np.array([warp]), addresses=addresses, active=active, width=4, kind=kind, where=where
+        )
+
+    for turn in range(turns):
+        absent = np.arange(32)[None] == turn % 32
+        access(0, "read", ~absent, turn)
+        detector.warp_barrier(np.array([0]), absent)  # another clock, and no order among lanes
+    assert len(detector._shared._cells._slots["read"]) <= 4
+    access(1, "write", np.arange(32)[None] == 0, turns)
+    races = {(race.first_where, race.second_where) for race in detector.races()}
+    assert races == {(turns - 1, turns), (turns - 2, turns)}  # the last of 31 lanes, and of the one that was absent
+
+
 def test_a_thousand_blocks_release_once_each_in_little_memory() -> None:
     blocks, per_block = 1000, 8
     detector = RaceDetector(blocks=blocks, warps_per_block=per_block, releases=True)

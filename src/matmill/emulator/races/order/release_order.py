@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.order.clocks import LANE_BITS, Clocks, Ints, Lanes, Moment
 from matmill.emulator.races.order.horizon import Horizons, slots_of
@@ -327,19 +328,24 @@ class Order:
         alike: dict[int, tuple[Reach, list[Ints]]] = {}
         warp, clock = slots_of(keys)
         ask = np.flatnonzero((left != 0) & (clock <= self._latest[warp]))
+        if not ask.size:
+            return left
         ask = ask[np.argsort(moment.warp[ask], kind="stable")]
         for those in np.split(ask, np.flatnonzero(np.diff(moment.warp[ask])) + 1):
-            record = self.threads.get(int(moment.warp[those[0]])) if those.size else None
+            record = self.threads.get(int(moment.warp[those[0]]))
             if record is None:
                 continue
-            rest = those
+            # Each lane's stand-in: the first one with its knowledge, or -1 where that is the warp's.
+            first = {id(record.state.known): -1}
+            stand_ins = np.full(LANES, -1)
             for lane, state in record.states.items():
-                mine = rest[moment.lane[rest] == lane]
-                rest = rest[moment.lane[rest] != lane]
-                alike.setdefault(id(state.known), (state.known, []))[1].append(mine)
-            alike.setdefault(id(record.state.known), (record.state.known, []))[1].append(rest)
+                stand_ins[lane] = first.setdefault(id(state.known), lane)
+            chosen = stand_ins[moment.lane[those]]
+            for lane in set(chosen.tolist()):
+                known = record.of(lane).known
+                alike.setdefault(id(known), (known, []))[1].append(those[chosen == lane])
         for known, parts in alike.values():
-            one = np.concatenate(parts)
-            if one.size and known:
+            if known:
+                one = np.concatenate(parts)
                 left[one] &= ~self.lanes_before(known, keys[one])
         return left

@@ -210,8 +210,10 @@ class Cells:
         held = [slot.keys[cells] for slot in slots]
         target = np.full(cells.size, -1)
         left = np.ones(cells.size, dtype=np.bool_)
+        lanes = [slot.lanes[cells] for slot in slots]
+        after = [self._clocks.unordered(*old, access.moment) for old in zip(held, lanes, strict=True)]
         for number, slot in enumerate(slots):
-            gone = self._clocks.unordered(held[number], slot.lanes[cells], access.moment) == 0
+            gone = after[number] == 0
             target[gone & (target < 0)] = number
             equal = (held[number] == keys) & (slot.marks[cells] == mark)
             if self._ordered:
@@ -223,7 +225,11 @@ class Cells:
         if full.size:
             grow = self._settle(kind, access.take(full), [each[full] for each in held], target, full)
             left[full] = grow | (target[full] >= 0)
-            if grow.any():
+            more = full[grow]
+            # Lanes that poll a location keep the slots of all their clocks unless each drops out when it polls again.
+            before = [old[more] & ~new[more] for old, new in zip(lanes, after, strict=True)]
+            room = self._emptied(slots, cells[more], before) | np.isin(cells[more], cells[left & (target >= 0)])
+            if not room.all():
                 slots.append(_Slot.empty(self._scratch.size))
         ready = np.flatnonzero(left & (target >= 0))
         self._scratch[cells[ready]] = ready
@@ -235,6 +241,15 @@ class Cells:
             slot.marks[cells[mine]] = mark
         left[ready] = False
         return left
+
+    @staticmethod
+    def _emptied(slots: list[_Slot], cells: Ints, before: list[Lanes]) -> NDArray[np.bool_]:
+        """Drop the lanes of each slot that come ``before`` an entry; return which ``cells`` have an empty slot."""
+        empty = np.zeros(cells.size, np.bool_)
+        for slot, lanes in zip(slots, before, strict=True):
+            np.bitwise_and.at(slot.lanes, cells, ~lanes)
+            empty |= slot.lanes[cells] == 0
+        return empty
 
     def _settle(self, kind: str, access: CellAccesses, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
         """Choose slots for entries whose slots are all taken by accesses unordered with them.
