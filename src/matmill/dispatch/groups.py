@@ -28,7 +28,7 @@ from matmill.launch import Launch, Pointer
 from matmill.lowering import Shape, SubProblem
 from matmill.lowering.axes import Axis, Lattice, Slot, canonical, lowest_bit
 from matmill.lowering.gemm import alignments
-from matmill.problem import Gemm, Grouped, Listed
+from matmill.problem import Gemm, Grouped, Listed, Strides
 
 #: Types of elements that are multiplied in groups, and of their ends.
 ELEMENTS: dict[str, DType] = {**ALL, **{d.name: d for d in (I32, U32, I64, U64)}}
@@ -178,21 +178,45 @@ def listed(rows: Sequence[Row], dtype: DType, *, read_c: bool, skip: bool) -> Li
         table["k"] = 0
     table = table[np.argsort(-table["k"], kind="stable")]
     m, n, k = (table[name] for name in "mnk")
-    layouts: dict[str, Any] = {}
-    for name, some in (("a", k > 0), ("b", k > 0), ("d", m > 0)):  # of matrices that have elements
-        down, along = (table[f"{name}_{way}"][some] for way in ("row", "column"))
-        strides = next((pair for pair, ones in (((_APART, 1), along), ((1, _APART), down)) if (ones == 1).all()), None)
-        pitch = along if strides == (1, _APART) else down
-        if strides is None or (pitch <= 0).any():  # any strides
-            layouts |= {f"{name}_strides": (_APART, 2), f"{name}_align": dtype.itemsize}
-            continue
-        start = int(np.bitwise_or.reduce(table[name][some])) | 16
-        layouts |= {f"{name}_strides": strides, f"{name}_align": lowest_bit(start, pitch.tolist(), dtype.itemsize)}
-    common_m, common_n, common_k = (gcd(_WIDEST, *extent.tolist()) for extent in (m, n, k))
-    common = Gemm(common_m, common_n, common_k, dtype, has_c=read_c, **layouts)
-    m_mean, n_mean, k_mean, count = (_rounded(int(x)) for x in (m.mean(), n.mean(), k.mean(), len(table)))
-    mean = replace(common, m=m_mean, n=n_mean, k=k_mean, batch=count)
-    return Listed(mean, common, table.tobytes())
+    with_terms = table[k > 0]
+    layouts = tuple(
+        _layout(some[name], some[f"{name}_row"], some[f"{name}_column"], dtype.itemsize)
+        for name, some in (("a", with_terms), ("b", with_terms), ("d", table))
+    )
+    common = tuple(gcd(_WIDEST, *extent.tolist()) for extent in (m, n, k))
+    count = len(table)
+    mean = tuple(_rounded(int(extent.sum()) // count) for extent in (m, n, k))
+    return Listed(*_described(dtype, layouts, common, mean, _rounded(count), read_c=read_c), table.tobytes())
+
+
+#: Row and column strides, and the alignment of every row or column.
+_Layout = tuple[Strides, int]
+
+
+def _layout(addresses: Array, rows: Array, columns: Array, itemsize: int) -> _Layout:
+    """Return what all matrices of a list have in common: any strides, or those of one contiguous dimension."""
+    for strides, along, pitch in (((_APART, 1), columns, rows), ((1, _APART), rows, columns)):
+        if (along == 1).all() and (pitch > 0).all():
+            return strides, lowest_bit(int(np.bitwise_or.reduce(addresses)) | 16, pitch.tolist(), itemsize)
+    return (_APART, 2), itemsize
+
+
+@lru_cache(maxsize=1024)
+def _described(
+    dtype: DType,
+    layouts: tuple[_Layout, ...],
+    common: tuple[int, ...],
+    mean: tuple[int, ...],
+    count: int,
+    *,
+    read_c: bool,
+) -> tuple[Gemm, Gemm]:
+    """Return the typical product and the layout of a list."""
+    (a, a_align), (b, b_align), (d, d_align) = layouts
+    (m, n, k), (m_mean, n_mean, k_mean) = common, mean
+    aligned = Gemm(m, n, k, dtype, a_align=a_align, b_align=b_align, d_align=d_align, has_c=read_c)
+    layout = replace(aligned, a_strides=a, b_strides=b, d_strides=d)
+    return replace(layout, m=m_mean, n=n_mean, k=k_mean, batch=count), layout
 
 
 def _rounded(count: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -229,12 +230,19 @@ def _mapped_geometry(problem: Listed, config: Config) -> Geometry:
     return Geometry((blocks, 1, 1), (wgmma_tiles.threads(config), 1, 1), config["SHARED_BYTES"])
 
 
+@lru_cache(maxsize=1024)
+def _map_templates(typical: Gemm, config: Config) -> tuple[TensorMap, ...]:
+    """Return maps like those of each group's A and B: their addresses, sizes and pitches are to be replaced."""
+    nowhere = Pointer("in the table", TensorMap.ALIGN)
+    return tensor_maps(typical, config, GemmOperands(nowhere, nowhere, nowhere, nowhere))[:2]
+
+
 def _mapped_arguments(problem: Listed, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     groups, tiles = _tabled(problem, config)
     table = np.zeros(config["GROUPS"], _MAPPED_GROUP)
     filled = table[: len(groups)]
     filled["group"] = groups
-    like = tensor_maps(problem.typical, config, operands)
+    like = _map_templates(problem.typical, config)
     strides = problem.layout.a_row_col, problem.layout.b_row_col
     for name, whole, (_, column), sides in zip("ab", like, strides, (("m", "k"), ("k", "n")), strict=False):
         across, along = ("row", "column") if column == 1 else ("column", "row")
