@@ -50,13 +50,14 @@ class GemmOperands:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Grid, block and dynamic shared memory (bytes) of a launch; ``resident`` and ``cluster`` as in ``Launch``."""
+    """Grid, block and dynamic shared memory (bytes) of a launch; the others are those of ``Launch``."""
 
     grid: Dim3
     block: Dim3
     dynamic_shared: int = 0
     resident: int = 0
     cluster: Dim3 = (1, 1, 1)
+    even: bool = False
 
 
 class Program(Protocol):
@@ -417,6 +418,7 @@ def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], pd
         pdl=pdl,
         resident=geometry.resident,
         cluster=geometry.cluster,
+        even=geometry.even,
     )
 
 

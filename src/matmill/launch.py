@@ -191,6 +191,8 @@ class Launch:
     runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per
     SM that the kernel is made for: where the launch has no more per SM, shared memory is reserved for those that it
     has, and the rest is L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
+    ``even`` says that blocks are long and few: with ``pdl`` they start while blocks of the launch before still hold
+    some SMs, and the others would get several. Shared memory is then reserved so that no SM holds more than its share.
     ``cooperative`` promises that all blocks run at once, so that ``grid.sync()`` may wait for them; only the emulator
     makes such launches.
     """
@@ -204,6 +206,7 @@ class Launch:
     pdl: bool = False
     resident: int = 0
     cluster: Dim3 = (1, 1, 1)
+    even: bool = False
     cooperative: bool = False
 
     @property

@@ -89,6 +89,31 @@ def test_shared_memory_is_kept_for_the_blocks_that_a_multiprocessor_gets(
     assert read_attributes(Frame((launch,), NAMES).calls[0][0]) == {}
 
 
+@pytest.mark.parametrize(
+    ("blocks", "pdl", "even", "gpu", "least"),
+    [
+        (256, True, True, "h200", 2),  # two blocks for some SMs, and no SM has room for three
+        (100, True, True, "h200", 1),
+        (256, False, True, "h200", None),  # starts on an empty GPU
+        (256, True, False, "h200", None),
+        (256, True, True, "a100", None),  # kernels never overlap there
+        (1000, True, True, "h200", None),  # one more makes little difference
+    ],
+)
+def test_no_multiprocessor_gets_more_than_its_share_of_blocks(
+    blocks: int, pdl: bool, even: bool, gpu: str, least: int | None
+) -> None:
+    arch = get(gpu)
+    launch = replace(FIRST, grid=(blocks, 1, 1), dynamic_shared=19_200, pdl=pdl, even=even)
+    frame = Frame((launch,), NAMES, arch)
+    shared = read_launch(*frame.calls[0], launch)[0].dynamic_shared
+    if least is None:
+        assert shared == 19_200
+    else:
+        assert arch.shared_per_sm // (shared + arch.shared_reserved) == least
+        assert shared <= arch.shared_per_block
+
+
 @pytest.mark.parametrize("addresses", [(1, 2), (1, 2, 3, 4)])
 def test_every_name_needs_an_address(addresses: tuple[int, ...]) -> None:
     with pytest.raises(struct.error, match="3 items"):
@@ -133,8 +158,8 @@ def test_what_does_not_fit_its_slot_is_refused() -> None:
         Frame((launch,), NAMES, encode=lambda _tensor, _address: bytes(120)).bind((1, 2, 3), 0)
     with pytest.raises(LaunchError, match=r"compute capability 9\.0"):
         Frame((launch,), NAMES).bind((1, 2, 3), 0)
-    many = Struct(bytes(4800), 8)
-    with pytest.raises(LaunchError, match="4800 bytes of parameters; wanted at most 4096"):
+    many = Struct(bytes(32800), 8)
+    with pytest.raises(LaunchError, match="32800 bytes of parameters; wanted at most 32764"):
         Frame((replace(FIRST, args=(many,)),), NAMES)
 
 

@@ -9,6 +9,8 @@ _KIB = 1024
 #: Possible sizes of an SM's shared memory in KiB, up to its maximum, and the bytes of L1 cache that remain beside the
 #: maximum.
 _CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
+#: Bytes in which a block's shared memory is allocated; blocks on an SM beyond which one more makes little difference.
+_SHARED_STEP, _MOST_SHARE = 128, 4
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,20 @@ class Arch:
         needed = blocks * (shared_bytes + self.shared_reserved)
         ways = (kilobytes * _KIB for kilobytes in _CARVEOUTS)
         return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
+
+    def even_shared(self, blocks: int, shared_bytes: int) -> int:
+        """Return the dynamic shared memory with which no SM holds more than its share of ``blocks`` at once.
+
+        That is at least ``shared_bytes``, which is all that a block needs, and stays that where nothing more helps.
+
+        >>> from matmill.arch import get
+        >>> get("h200").even_shared(256, 19_200), get("h200").even_shared(128, 19_200), get("h200").even_shared(9999, 0)
+        (76928, 115840, 0)
+        """
+        share = -(-blocks // self.sms)
+        least = self.shared_per_sm // (share + 1) // _SHARED_STEP * _SHARED_STEP + _SHARED_STEP - self.shared_reserved
+        fits = share * (least + self.shared_reserved) <= self.shared_per_sm and least <= self.shared_per_block
+        return max(shared_bytes, least) if share <= _MOST_SHARE and fits else shared_bytes
 
     def l1_bytes(self, carveout: int) -> int:
         """Return the bytes of L1 cache beside that much shared memory: 28 KB beside the largest carveout.

@@ -27,7 +27,7 @@ from matmill.driver import load as load_driver
 from matmill.errors import ContextLostError, DeviceError, LaunchError, NoGPUError, size
 from matmill.jit.compile import Binary
 from matmill.launch import HOPPER, STATIC_SHARED, Launch, why_not_shape
-from matmill.runtime.launch_frame import Frame
+from matmill.runtime.launch_frame import Frame, reserved_shared
 from matmill.runtime.memory import Allocation
 from matmill.tensor_map import encode
 
@@ -218,7 +218,7 @@ class GPU:
 
     def prepare(self, binary: Binary, launch: Launch) -> Prepared:
         """Return the kernel of ``binary``, loaded once, with the launch shape of ``launch`` but without arguments."""
-        key = (binary, replace(launch, args=()))
+        key = (binary, replace(launch, args=(), dynamic_shared=reserved_shared(launch, self.arch)))
         call = self._prepared.get(key)
         if call is None:
             with self._loading:

@@ -121,7 +121,7 @@ class Frame:
         self._buffer = ctypes.create_string_buffer(first + sum(layout.size for layout in layouts) + _ALIGN)
         self._first = -ctypes.addressof(self._buffer) % _ALIGN
         self._write = Packer(f"={len(names)}Q").pack_into
-        self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
+        self._configs = [_LaunchConfig(launch.grid, launch.block, reserved_shared(launch, arch)) for launch in launches]
         self._stream = 0
         self._attributes = [
             _attributes(launch, arch) for launch in launches
@@ -199,6 +199,13 @@ def _no_encoder(tensor: TensorMap, _address: int) -> bytes:
         wanted="a GPU of compute capability 9.0 or newer",
         fix="Choose a kernel without TMA.",
     )
+
+
+def reserved_shared(launch: Launch, arch: Arch | None) -> int:
+    """Return the bytes of dynamic shared memory with which a launch is made on ``arch``."""
+    if launch.even and launch.pdl and arch is not None and arch.capability >= HOPPER:
+        return arch.even_shared(launch.blocks, launch.dynamic_shared)
+    return launch.dynamic_shared
 
 
 def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:

@@ -71,7 +71,7 @@ def _tabled(problem: Listed, config: Config) -> tuple[Any, int]:
 
 
 def _list_geometry(problem: Listed, config: Config) -> Geometry:
-    return Geometry((_tabled(problem, config)[1], 1, 1), (_threads(config), 1, 1), config["SHARED_BYTES"])
+    return Geometry((_tabled(problem, config)[1], 1, 1), (_threads(config), 1, 1), config["SHARED_BYTES"], even=True)
 
 
 def _list_arguments(problem: Listed, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
@@ -137,7 +137,7 @@ def _geometry(problem: Grouped, config: Config) -> Geometry:
     grid = (int(tile_count(problem.whole, config)), problem.groups, 1)
     if not problem.terms:
         grid = (_most_tiles(problem, config), 1, 1)
-    return Geometry(grid, (_threads(config), 1, 1), config["SHARED_BYTES"])
+    return Geometry(grid, (_threads(config), 1, 1), config["SHARED_BYTES"], even=True)
 
 
 def _arguments(problem: Grouped, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:

@@ -107,6 +107,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
         grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
         block=(threads(config), 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
+        even=True,
     )
 
 
