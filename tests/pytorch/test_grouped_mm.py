@@ -116,7 +116,10 @@ def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="activation: got 'relu'; wanted no such argument"):
         mt.matmul([a], [b[0]], activation="relu")
     jagged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
-    for left, right in ((jagged, jagged), (jagged.transpose(1, 2), torch.randn(2, 3, 5))):
+    starts, lengths = torch.tensor([0, 1]), torch.tensor([2, 1])
+    holes = torch.nested.narrow(torch.randn(2, 3, 4), 1, starts, lengths, layout=torch.jagged)
+    others = (jagged.transpose(1, 2), torch.randn(2, 3, 5)), (holes, torch.randn(2, 4, 5))
+    for left, right in ((jagged, jagged), *others):
         with pytest.raises(ArgumentError, match="Use lists of matrices"):
             mt.matmul(left, right)
     with pytest.raises(ShapeError, match="as many as a has"):

@@ -84,10 +84,11 @@ def jagged_matmul(a: Any, b: Any) -> Any:
 
     ``b`` is (groups, k, n), or (k, n) for all. Raises :class:`~matmill.errors.ArgumentError` for other tensors.
     """
-    if a.layout is not torch.jagged or a.dim() != 3 or a._ragged_idx != 1 or b.is_nested:  # noqa: SLF001 — torch has no public name for it
+    jagged = a.layout is torch.jagged and a.dim() == 3 and a._ragged_idx == 1  # noqa: SLF001 — torch has no public name
+    if not jagged or a.lengths() is not None or b.is_nested:
         raise ArgumentError(
             argument="a, b",
-            got="a nested tensor of another form than a jagged (groups, rows, k), or two of them",
+            got="a nested tensor of another form than a jagged (groups, rows, k) without holes, or two of them",
             wanted="a jagged tensor whose rows differ, times a strided one",
             fix="Use lists of matrices: matmul(list(a.unbind()), ...).",
         )
