@@ -236,7 +236,9 @@ def _refused() -> dict[str, Callable[[], Any]]:
     whole = torch.ones(2, 3, dtype=torch.int64), torch.ones(3, 4, dtype=torch.int64)
     return {
         "integers": lambda: torch.mm(*whole),
-        "complex": lambda: torch.mm(a + 1j, b + 0j),
+        "a complex addend": lambda: torch.addmm(torch.ones(4) + 1j, a + 1j, b + 0j),
+        "conjugates": lambda: torch.mm((a + 1j).conj(), b + 2j),
+        "conjugates on the right": lambda: torch.mm(a + 1j, (b + 2j).conj()),
         "sparse": lambda: torch.mm(a.to_sparse(), b),
         "vectors": lambda: torch.matmul(a, b[:, 0]),
         "empty": lambda: torch.mm(a[:0], b),
@@ -280,6 +282,32 @@ def test_what_matmill_does_not_take_is_torch_s_with_its_words(decided: Any, name
         else:
             assert result == expected
     assert decided.ours == []
+
+
+def test_complex_products_are_decided_where_no_gradient_is_wanted(decided: Any) -> None:
+    a, b = torch.randn(2, 3, dtype=torch.complex64), torch.randn(3, 4, dtype=torch.complex64)
+    expected = a @ b, a.conj() @ b, a.conj() @ b.conj()
+    with mt.enable():
+        for _ in range(2):  # conjugates share the shapes of what was decided, and are torch's
+            results = a @ b, a.conj() @ b, torch.mm(a.conj(), b.conj())
+            for result, right in zip(results, expected, strict=True):
+                torch.testing.assert_close(result, right)
+    assert decided.ours == [((2, 3), (3, 4))] * 2
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_complex_gradients_are_torch_s(decided: Any, which: str) -> None:
+    a, b = torch.randn(2, 3, dtype=torch.complex128), torch.randn(3, 4, dtype=torch.complex128)
+    left, right = a.clone().requires_grad_(which == "a"), b.clone().requires_grad_(which == "b")
+    (left @ right).abs().sum().backward()
+    x, y = a.clone().requires_grad_(which == "a"), b.clone().requires_grad_(which == "b")
+    with mt.enable():
+        assert torch.equal(a @ b, (left @ right).detach())
+        (x @ y).abs().sum().backward()
+    for ours, theirs in ((x, left), (y, right)):
+        assert (ours.grad is None) is (theirs.grad is None)
+        assert ours.grad is None or torch.equal(ours.grad, theirs.grad)
+    assert len(decided.ours) == 1
 
 
 @pytest.mark.parametrize("where", ["vmap", "grad", "jvp", "fake", "fx", "trace", "export", "mode"])

@@ -19,7 +19,7 @@ import torch
 from matmill.analysis.floor import floor
 from matmill.arch import Arch
 from matmill.decisions import Decisions, Row, default_path
-from matmill.dtypes import ALL
+from matmill.dtypes import ALL, REAL_AND_COMPLEX
 from matmill.jit.background import Arrival
 from matmill.problem import Gemm
 from matmill.torch.gpu import Prepared, Run
@@ -42,7 +42,7 @@ _ROW_BYTES = 16
 #: The most bytes of workspace, and of one for pieces of float32 elements.
 _WORKSPACE, _WORKSPACE_OF_PIECES = 64 << 20, 1 << 30
 
-_DTYPES = {getattr(torch, name): dtype for name, dtype in ALL.items()}
+_DTYPES = {getattr(torch, name): dtype for name, dtype in REAL_AND_COMPLEX.items()}
 
 
 class Device(Clock, Protocol):
@@ -442,8 +442,9 @@ def why_torch(product: Product) -> str | None:
     a, b, addend = product.a, product.b, product.addend
     others = [x for x in (b, addend) if x is not None]
     left, right = product.left, product.right
-    if a.dtype not in _DTYPES:
-        return f"matmill decides on no {str(a.dtype).removeprefix('torch.')}"
+    if a.dtype not in _DTYPES or (a.dtype.is_complex and addend is not None):
+        added = "" if addend is None else " with an addend"
+        return f"matmill decides on no {str(a.dtype).removeprefix('torch.')}{added}"
     if any(x.dtype is not a.dtype or x.device != a.device for x in others):
         return "the operands differ in type or device"
     if not a.numel() or not b.numel():

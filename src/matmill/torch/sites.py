@@ -93,6 +93,8 @@ class Site:
             fits = fits and addend.get_device() == device and addend.dtype is dtype and not addend.is_neg()
         if dtype is torch.float32 and tf32() is not self.rounded:
             return False
+        if dtype.is_complex and (_recorded(a, b, addend) or _conjugated(a, b, addend)):
+            return False
         return fits and not a.is_neg() and not b.is_neg()
 
     def answer(self, a: Any, b: Any, addend: Any) -> Any:
@@ -129,6 +131,11 @@ class Site:
         return self.decider.otherwise(product()) if result is None else result
 
 
+def _conjugated(*tensors: Any) -> bool:
+    """Tell whether the values of any tensor are the conjugates of what is in its memory."""
+    return any(x is not None and x.is_conj() for x in tensors)
+
+
 def _recorded(a: Any, b: Any, addend: Any) -> bool:
     """Tell whether autograd records a product of these tensors."""
     wanted = a.requires_grad or b.requires_grad or (addend is not None and addend.requires_grad)
@@ -158,6 +165,10 @@ def meet(decider: Decider, function: Function, operands: Operands) -> Site | Non
     given = [x for x in operands if x is not None]
     if not all(decider.device.serves(x) and x.layout is torch.strided and not x.is_neg() for x in given):
         return None
+    if _conjugated(*given):
+        return None
+    if a.dtype.is_complex and _recorded(*operands):  # gradients would be products with conjugates
+        return Site.of_torch(decider, function, operands)
     ranks = zip(function.ranks, (a.dim(), b.dim()), strict=True)
     if min(a.dim(), b.dim()) < 2 or any(rank not in {0, own} for rank, own in ranks):
         return Site.of_torch(decider, function, operands)
