@@ -77,7 +77,7 @@ class Arch:
         shares = {"uint32": 1.0, "uint64": 0.25}
         if dtype_name in shares:
             return shares[dtype_name] * 2 * 64 * self.sms * self.boost_hz
-        return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
+        return self.fp64_flops if dtype_name in {"float64", "complex128"} else self.fp32_flops
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
         """Return the warps of one kernel that an SM holds, relative to the most it can hold.
