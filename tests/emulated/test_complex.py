@@ -111,7 +111,7 @@ def _stages(a: Array, b: Array, d: Array) -> list[ComplexCopy | Gemm]:
     """Return the problems of a product, of the real one where there are two ways."""
     x, y, z = (inspect(each, "x", None, PRODUCTS) for each in (a, b, d))
     stages = lower_complex(x, y, None, z)
-    return [one.problem for one in stages[0].instead or stages]
+    return [one.problem for stage in stages for one in stage.instead or (stage,)]
 
 
 def test_as_little_as_possible_is_copied() -> None:
@@ -198,7 +198,7 @@ def _run(kernel: Kernel[Gemm], problem: Gemm, arrays: dict[str, Array], d: Array
     memory, size = Memory(), kernel.workspace(problem)
     a, b, c = (Pointer(name, memory.bind(name, array, access="r").address) for name, array in arrays.items())
     to = Pointer("D", memory.bind("D", d, access="w").address)
-    partial = Pointer("workspace", memory.bind("workspace", np.full(max(1, size // 8), np.nan)).address)
+    partial = Pointer("workspace", memory.bind("workspace", np.full(size // 8 + 1, np.nan), access="rw").address)
     operands = GemmOperands(a, b, c, to, 0.5, -1.0, workspace=partial, imaginary=(2.0, 1.0))
     for program, launch in kernel.steps(problem, operands):
         ptx = compile_ptx(generate(program, problem.dtype), H200.target)
@@ -226,10 +226,10 @@ def test_tiled_products_have_no_races_and_stay_within(conjugates: str, aligned: 
     shapes = {"A": (batch, k, m) if aligned else (batch, m, k), "B": (batch, n, k), "C": (batch, m, n)}
     stored = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
     arrays = stored | ({"A": stored["A"].swapaxes(1, 2)} if aligned else {})
-    pitch = n + 2
+    pitch, align = n + 2, 16 if aligned else 8
     problem = Gemm(
         m, n, k, dtype, batch, a_strides=(1, m) if aligned else None, b_strides=(1, k), d_strides=(pitch, 1),
-        d_batch=m * pitch, has_c=True, conjugates=conjugates, **dict.fromkeys(("a_align", "d_align"), 16 if aligned else 8),
+        d_batch=m * pitch, has_c=True, conjugates=conjugates, a_align=align, d_align=align,
     )  # fmt: skip
     for config in _tiles(problem, split):
         vector = 16 // dtype.itemsize
