@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arch
 from matmill.arrays import inspect
+from matmill.choose import choose_general
 from matmill.config import Config
 from matmill.dispatch import plan_cache
 from matmill.dtypes import C64, C128, F32, F64, PRODUCTS, DType
@@ -237,6 +238,23 @@ def test_tiled_products_have_no_races_and_stay_within(conjugates: str, aligned: 
         d = np.full((batch, m, pitch), np.nan, dtype.numpy)
         _run(COMPLEX_GEMM_TILED.with_config(config), problem, stored, d)
         _check(arrays, d, n, conjugates)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+def test_the_general_tile_takes_other_layouts_with_the_same_constants(dtype: DType) -> None:
+    m, n, k = 34, 66, 30
+    arrays = {name: random(i, *each, dtype=dtype.name) for i, (name, each) in enumerate(
+        {"A": (1, k, m), "B": (1, n, k), "C": (1, m, n)}.items()
+    )}  # fmt: skip
+    problem = Gemm(m, n, k, dtype, a_strides=(1, m), b_strides=(1, k), has_c=True, conjugates="b")
+    choice = choose_general(problem, H200)
+    other = choose_general(replace(problem, a_strides=None, b_strides=None, d_align=8), H200)
+    assert choice is not None
+    assert other is not None
+    assert choice.kernel.config == other.kernel.config
+    d = np.full((1, m, n), np.nan, dtype.numpy)
+    _run(choice.kernel, problem, arrays, d)
+    _check(arrays | {"A": arrays["A"].swapaxes(1, 2)}, d, n, "b")
 
 
 @pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)

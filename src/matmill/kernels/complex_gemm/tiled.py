@@ -68,7 +68,7 @@ def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
 def _general(problem: Gemm, _arch: object) -> Config:
     """Return a tile of middling size whose copies are element by element: it takes all layouts."""
     narrow = replace(problem, a_strides=None, b_strides=None, a_align=1, b_align=1, d_align=1, gram=False)
-    config = _TILES[problem.dtype.itemsize][-2]
+    config = next(one for one in _TILES[problem.dtype.itemsize] if one["BM"] == one["BN"] == 64)
     return config.replace(**_constants(narrow), SHARED_BYTES=shared_bytes(config, problem.dtype)).launched(SPLIT_K=1)
 
 
