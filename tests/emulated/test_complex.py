@@ -241,6 +241,24 @@ def test_tiled_products_have_no_races_and_stay_within(conjugates: str, aligned: 
 
 
 @pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("m", "n", "side", "split", "ways"), [(19, 9, 16, 40, 16), (130, 66, 64, 18, 4)])
+def test_several_threads_add_many_partial_sums(  # noqa: PLR0917 — a row of the table
+    m: int, n: int, side: int, split: int, ways: int, dtype: DType
+) -> None:
+    k = 32 * split - 1
+    shapes = {"A": (1, m, k), "B": (1, n, k), "C": (1, m, n)}
+    arrays = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
+    problem = Gemm(m, n, k, dtype, b_strides=(1, k), has_c=True, conjugates="bc", a_align=8, b_align=8, d_align=8)
+    kernel = COMPLEX_GEMM_TILED.with_config(
+        next(one for one in _tiles(problem, split) if one["BM"] == one["BN"] == side)
+    )
+    assert kernel.programs(problem)[1].config["WAYS"] == ways
+    d = np.full((1, m, n), np.nan, dtype.numpy)
+    _run(kernel, problem, arrays, d)
+    _check(arrays, d, n, "bc")
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
 def test_the_general_tile_takes_other_layouts_with_the_same_constants(dtype: DType) -> None:
     m, n, k = 34, 66, 30
     arrays = {name: random(i, *each, dtype=dtype.name) for i, (name, each) in enumerate(

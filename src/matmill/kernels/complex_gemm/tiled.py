@@ -22,7 +22,8 @@ from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
-#: Tile shapes by element size. A thread keeps two or four registers for each sum.
+#: Tile shapes by element size. A thread keeps two or four registers for each sum. Small products have few k-tiles, of
+#: which the smallest tiles copy most ahead. Few shapes of complex128: tensor cores multiply its large products.
 _TILES: dict[int, tuple[Config, ...]] = {
     8: (
         tile(128, 128, 8, 8, 8, 2, 4),
@@ -36,8 +37,8 @@ _TILES: dict[int, tuple[Config, ...]] = {
         tile(32, 64, 32, 8, 4, 1, 2, slices=4),
         tile(48, 32, 32, 6, 8, 1, 1, slices=8),
         tile(32, 32, 32, 8, 4, 1, 1, slices=8),
-        tile(16, 32, 32, 4, 4, 1, 1, slices=8, blocks_per_sm=2),
-        tile(16, 16, 32, 4, 2, 1, 1, slices=8, blocks_per_sm=2),
+        tile(16, 32, 32, 4, 4, 1, 1, slices=8, stages=4, blocks_per_sm=2),
+        tile(16, 16, 32, 4, 2, 1, 1, slices=8, stages=5, blocks_per_sm=2),
     ),
     16: (
         tile(64, 64, 8, 4, 4, 2, 4),
