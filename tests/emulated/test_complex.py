@@ -293,6 +293,7 @@ def test_the_models_choose_between_one_launch_and_a_real_product() -> None:
     assert [kernels(n, "complex64") for n in (17, 128, 1024)] == [["complex_gemm_tiled"]] * 3
     assert kernels(128, "complex128") == ["complex_gemm_tiled"]
     assert kernels(1024, "complex128") == ["complex_copy", "hgemm"]  # tensor cores are twice as fast
+    assert kernels(16, "complex64", precision="tf32") == ["complex_gemm"]
     assert "complex_copy" in kernels(128, "complex64", precision="tf32")
     assert "complex_copy" in kernels(128, "complex64", batch_invariant=True)
 

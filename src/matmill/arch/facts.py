@@ -71,6 +71,8 @@ class Arch:
     def peak(self, dtype_name: str) -> float:
         """Return the peak FMA rate of sums of a type in FLOP/s: ``float32``, ``float64``, ``uint32`` or ``uint64``.
 
+        Complex types have the rates of their parts.
+
         An SM multiplies and adds 64 integers of 32 bits per clock (CUDA programming guide, "Throughput of Native
         Arithmetic Instructions"). For 64 bits a quarter of that is assumed: one wide product and two of 32 bits.
         """

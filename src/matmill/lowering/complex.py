@@ -112,15 +112,15 @@ def lower_complex(
     """Return the problems that compute D = alpha * A @ B + beta * C, as :func:`lower_gemm` does.
 
     They are one of complex elements, with what a real product needs in its stead. Sums of another precision or order
-    than usual, and wider ones, have the real product alone. ``conjugates`` names the operands whose conjugates are
-    meant, such as ``"a"`` or ``"bc"``. ``how`` are options of :func:`lower_gemm`.
+    than usual, and wider ones, have the real product alone, but small ones any precision. ``conjugates`` names the
+    operands whose conjugates are meant, such as ``"a"`` or ``"bc"``. ``how`` are options of :func:`lower_gemm`.
     """
     if not all(d.shape):
         return ()
-    usual = how.get("precision", "default") == "default" and not how.get("batch_invariant") and a.dtype is d.dtype
-    if not usual or skip_product or a.shape[-1] == 0:
-        return _expanded(a, b, c, d, conjugates, complex_beta=complex_beta, skip_product=skip_product, **how)
     small = max(a.shape[-2:]) <= _SMALL and max(b.shape[-2:]) <= _SMALL
+    usual = small or how.get("precision", "default") == "default"
+    if not usual or how.get("batch_invariant") or a.dtype is not d.dtype or skip_product or a.shape[-1] == 0:
+        return _expanded(a, b, c, d, conjugates, complex_beta=complex_beta, skip_product=skip_product, **how)
     product = [
         replace(one, problem=replace(one.problem, conjugates=conjugates))
         for one in lower_gemm(a, b, c, d, taller=not small)
