@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import inf, isnan
 from operator import itemgetter
@@ -19,7 +19,7 @@ from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
 from matmill.problem import Geam, Gemm
-from matmill.registry import IN_SLICES, KERNELS_OF, PRODUCTION, TRANSPOSE_ADD_KERNELS
+from matmill.registry import COMPLEX, IN_SLICES, KERNELS_OF, PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of host time until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.
@@ -180,10 +180,15 @@ def _saying(*reasons: str) -> Callable[[], tuple[str, ...]]:
 def fit_batches(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[SubProblem[Any], ...]:
     """Split batches that exceed a grid's second dimension, unless a kernel takes them whole in less time.
 
-    Persistent kernels take any batch at once; the others are limited by the grid's extent.
+    Persistent kernels take any batch at once; the others are limited by the grid's extent. Of two ways to compute the
+    same (:attr:`SubProblem.instead`) the one of less time is taken.
     """
     fitting: list[SubProblem[Any]] = []
     for stage in stages:
+        if stage.instead:
+            own, other = (fit_batches(way, arch) for way in ((replace(stage, instead=()),), stage.instead))
+            fitting += own if stages_seconds(own, arch) <= stages_seconds(other, arch) else other
+            continue
         if not isinstance(stage.problem, Gemm) or stage.problem.batch <= MOST_BATCHES:
             fitting.append(stage)
             continue
@@ -245,6 +250,8 @@ def choose_general(problem: Any, arch: Arch) -> Choice[Any] | None:
 def entries(problem: Any) -> Sequence[Production[Any]]:
     """Return the kernels that may run a problem."""
     if isinstance(problem, Gemm):
+        if problem.dtype.part is not None:
+            return COMPLEX
         return IN_SLICES if problem.slice_k else PRODUCTION
     return KERNELS_OF[type(problem)]
 

@@ -88,7 +88,7 @@ def _complex(kind: type[np.complexfloating], part: DType) -> DType:
 
 
 C64, C128 = _complex(np.complex64, F32), _complex(np.complex128, F64)
-# Kernels multiply the parts: no product's source names a complex type.
+# Real products of the parts sum these elements: no source names the type.
 _C64_IN_C128 = DType("complex64 in complex128", C64.numpy, "", 8, F32.roundoff, F32.tiny, C128, part=F32)
 
 

@@ -17,7 +17,7 @@ from matmill.errors import ArgumentError
 from matmill.launch import Argument, Pointer, Struct, TensorMap
 
 #: C++ and NumPy types of the numbers that a parameter may be, integers with their range. ``Acc`` is the accumulator's
-#: type, for complex elements a struct.
+#: type; a number of it is a struct for complex elements.
 _INTEGERS: dict[str, tuple[type[np.generic], int, int]] = {
     "int": (np.int32, -(2**31), 2**31 - 1),
     "unsigned": (np.uint32, 0, 2**32 - 1),
@@ -66,11 +66,12 @@ class Parameters:
 
     def cxx(self, dtype: DType) -> str:
         """Return the struct and the two macros, for elements of ``dtype``, which the source calls ``Scalar``."""
-        types = {"Acc": "Scalar::Factor" if dtype.part else dtype.accumulator.cxx, "Index": "long long"}
+        types = {"Acc": dtype.accumulator.cxx, "Index": "long long"}
         fields = []
         for name, kind in self.fields:
             base = kind.removeprefix("const ").rstrip("*")
-            fields.append((f"{kind.replace(base, types.get(base, base))} {name}", name, kind))
+            cxx = "Scalar::Factor" if kind == "Acc" and dtype.part else types.get(base, base)
+            fields.append((f"{kind.replace(base, cxx)} {name}", name, kind))
         # TMA reads a tensor map from the parameter itself, so that it is not copied.
         passed = [f"const __grid_constant__ {field}" if kind == _TENSOR_MAP else field for field, _, kind in fields]
         copied = [(field, name) for field, name, kind in fields if kind != _TENSOR_MAP]

@@ -22,7 +22,7 @@ from matmill.kernel import GemmOperands, Kernel, P, Program
 from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
-from matmill.problem import ComplexCopy, ComplexGemm, Geam
+from matmill.problem import ComplexCopy, Geam
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import StreamBuffers, scratch
 
@@ -91,7 +91,7 @@ class Ready(Generic[P]):
     ) -> tuple[Launch, ...]:
         """Return the launches for the stage at ``offsets`` bytes from the matrices' addresses, in execution order.
 
-        A complex scalar is a factor of copies, transposes and small products, and of no other product.
+        A complex scalar is a factor of copies, transposes and products of complex elements, and of no real product.
         """
         a, b, c, d, workspace, counter, bias = self.stage.own_addresses(addresses)
         scalars = _scalars(self.problem, alpha, beta)
@@ -101,7 +101,7 @@ class Ready(Generic[P]):
 
 def _scalars(problem: Any, alpha: complex, beta: complex) -> tuple[float, float, tuple[float, float]]:
     """Return a stage's own scalars: those of the call, or the parts of the one that a copy multiplies by."""
-    if isinstance(problem, Geam | ComplexGemm):
+    if isinstance(problem, Geam) or problem.dtype.part is not None:
         return alpha.real, beta.real, (alpha.imag, beta.imag)
     if isinstance(problem, ComplexCopy):
         factor = {"alpha": alpha, "beta": beta}.get(problem.scale, 1.0)

@@ -66,7 +66,8 @@ class Gemm:
     the transpose of A in the same memory: its strides are A's, swapped. Scalars are arguments, not part of the problem.
     ``out_dtype`` is the type of C and D, if it differs from that of A and B. ``precision`` is one of
     :data:`PRECISIONS`. With ``slice_k`` sums are batch-invariant: slices of so many terms of k are each summed from
-    zero, and then added in their order (:mod:`matmill.invariant`). 0 leaves the order to the kernel.
+    zero, and then added in their order (:mod:`matmill.invariant`). 0 leaves the order to the kernel. ``conjugates``
+    names those of A, B and C whose conjugates are meant, of complex elements, such as ``"ab"``.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -97,6 +98,7 @@ class Gemm:
     out_dtype: DType | None = None
     precision: str = "default"
     slice_k: int = 0
+    conjugates: str = ""
 
     @property
     def d_dtype(self) -> DType:
@@ -351,37 +353,3 @@ class Listed:
 
     def __str__(self) -> str:
         return f"{self.typical.batch} groups of about {replace(self.typical, batch=1)}"
-
-
-@dataclass(frozen=True)
-class ComplexGemm:
-    """D = alpha * A @ B + beta * C for ``batch`` products of small matrices of complex elements of type ``dtype``.
-
-    ``strides`` are those of rows, columns and the batch of A, B, C and D, in elements. ``conjugates`` names those of A,
-    B and C whose conjugates are meant, such as ``"ab"``.
-
-    >>> from matmill.dtypes import C64
-    >>> ComplexGemm(2, 3, 4, C64, ((4, 1, 8), (3, 1, 0), (0, 0, 0), (3, 1, 6)), batch=5).least_bytes
-    656
-    """
-
-    m: int
-    n: int
-    k: int
-    dtype: DType
-    strides: tuple[tuple[int, int, int], ...]
-    batch: int = 1
-    has_c: bool = False
-    conjugates: str = ""
-
-    @property
-    def least_bytes(self) -> int:
-        """Bytes of compulsory traffic: every element once, of what the batch shares only one matrix."""
-        c = self.m * self.n if self.has_c else 0
-        sizes = (self.m * self.k, self.k * self.n, c, self.m * self.n)
-        counts = (self.batch if step else 1 for _row, _column, step in self.strides)
-        return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
-
-    def __str__(self) -> str:
-        times = f"{self.batch} x " if self.batch != 1 else ""
-        return f"{times}{self.m}x{self.n}x{self.k} {self.dtype.name}"

@@ -146,6 +146,22 @@ def test_out_that_is_c_and_out_with_gaps(beta: complex, dtype: str, everywhere: 
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize("start", [0, 1, 2])
+@pytest.mark.parametrize("order", ["nn", "nt", "tn"])
+def test_views_that_start_on_vectors_and_between_them(order: str, start: int, dtype: str, everywhere: Executor) -> None:
+    def view(which: int, rows: int, columns: int, *, transposed: bool) -> Array:
+        shape = (columns, rows) if transposed else (rows, columns)
+        own = random(which, 3, shape[0], shape[1] + 4, dtype=dtype)[::-1, :, start : start + shape[1]]
+        return own.swapaxes(1, 2) if transposed else own
+
+    a, b = view(0, 50, 70, transposed=order[0] == "t"), view(1, 70, 66, transposed=order[1] == "t")
+    c = view(2, 50, 66, transposed=False)
+    before = c.copy()
+    assert matmill.matmul(a, b, c=c, alpha=0.5 - 1j, beta=2 + 1j, out=c, executor=everywhere) is c
+    assert excess(c, a, b, before, alpha=0.5 - 1j, beta=2 + 1j) <= 1
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
 def test_no_terms_and_no_results(dtype: str, everywhere: Executor) -> None:
     a, b, c = random(0, 3, 0, dtype=dtype), random(1, 0, 5, dtype=dtype), random(2, 3, 5, dtype=dtype)
     np.testing.assert_array_equal(matmill.matmul(a, b, executor=everywhere), np.zeros((3, 5)))

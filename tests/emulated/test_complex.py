@@ -1,4 +1,4 @@
-"""Complex products on the way through a GPU: their launches, plans and workspaces, and races of the copies."""
+"""Complex products on the way through a GPU: their launches, plans and workspaces, and races of their kernels."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arch
 from matmill.arrays import inspect
+from matmill.choose import choose_general
+from matmill.config import Config
 from matmill.dispatch import plan_cache
 from matmill.dtypes import C64, C128, F32, F64, PRODUCTS, DType
 from matmill.emulator import Memory, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
-from matmill.kernel import GemmOperands
+from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.complex_copy import COMPLEX_COPY
 from matmill.kernels.complex_gemm import COMPLEX_GEMM
+from matmill.kernels.complex_gemm.tiled import COMPLEX_GEMM_TILED
+from matmill.kernels.complex_gemm.tiled import PRODUCTION as TILED
 from matmill.launch import Pointer
 from matmill.lowering.complex import lower_complex
-from matmill.problem import ComplexCopy, ComplexGemm, Gemm
+from matmill.plan import prepare
+from matmill.problem import ComplexCopy, Gemm
 from support.complex_product import excess, random
 from support.fake_gpu import DeviceArray, FakeGPU, Tensors
 
 Array = NDArray[Any]
+H200 = arch.get(arch.DEFAULT)
 
 
 def _names(device: FakeGPU) -> list[str]:
@@ -48,8 +54,10 @@ def test_real_and_complex_scalars_have_plans_of_their_own(device: FakeGPU, tenso
         before = len(device.launches)
         matmill.matmul(x, y, c=z, alpha=alpha, beta=beta, out=tensors(out))
         assert excess(out, a, b, c, alpha=alpha, beta=beta) <= 1
-        launches.append(_names(device)[before:].count("complex_copy"))
-    assert launches == [1, 1, 1, 2, 1, 2, 1]
+        launches.append(_names(device)[before:])
+    once = ["complex_gemm.tiled"]
+    assert [*launches[:4], *launches[5:]] == [once] * 6
+    assert launches[4].count("complex_copy") == 1  # of C alone
     assert len(plan_cache.calls) == 4 + 1  # the types of scalars, and alpha = 0
 
 
@@ -100,9 +108,11 @@ def test_arrays_of_dlpack(device: FakeGPU) -> None:
     assert excess(words, a, b) <= 1
 
 
-def _stages(a: Array, b: Array, d: Array) -> list[ComplexCopy | ComplexGemm | Gemm]:
+def _stages(a: Array, b: Array, d: Array) -> list[ComplexCopy | Gemm]:
+    """Return the problems of a product, of the real one where there are two ways."""
     x, y, z = (inspect(each, "x", None, PRODUCTS) for each in (a, b, d))
-    return [one.problem for one in lower_complex(x, y, None, z)]
+    stages = lower_complex(x, y, None, z)
+    return [one.problem for stage in stages for one in stage.instead or (stage,)]
 
 
 def test_as_little_as_possible_is_copied() -> None:
@@ -175,21 +185,117 @@ def test_small_products_have_no_races_and_stay_within(
     shapes = {"A": (batch, m, k), "B": (batch, n, k), "C": (batch, m, n)}
     arrays = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
     d = np.full((batch, m, n + 1), np.nan, dtype.numpy)
-    strides = (k, 1, m * k), (1, k, n * k), (n, 1, m * n), (n + 1, 1, m * (n + 1))
-    problem = ComplexGemm(m, n, k, dtype, strides, batch, has_c=True, conjugates=conjugates)
-    memory = Memory()
+    problem = Gemm(
+        m, n, k, dtype, batch, b_strides=(1, k), d_strides=(n + 1, 1), d_batch=m * (n + 1), has_c=True,
+        conjugates=conjugates,
+    )  # fmt: skip
+    _run(COMPLEX_GEMM, problem, arrays, d)
+    _check(arrays, d, n, conjugates)
+    assert COMPLEX_GEMM.why_not(replace(problem, m=300), H200) == "300 rows, columns or terms > 16"
+
+
+def _run(kernel: Kernel[Gemm], problem: Gemm, arrays: dict[str, Array], d: Array) -> None:
+    """Emulate a product with races on, where neither operands nor results may be left."""
+    memory, size = Memory(), kernel.workspace(problem)
     a, b, c = (Pointer(name, memory.bind(name, array, access="r").address) for name, array in arrays.items())
     to = Pointer("D", memory.bind("D", d, access="w").address)
-    operands = GemmOperands(a, b, c, to, 0.5, -1.0, imaginary=(2.0, 1.0))
-    ptx = compile_ptx(generate(COMPLEX_GEMM, dtype), arch.get(arch.DEFAULT).target)
-    (launch,) = COMPLEX_GEMM.launches(problem, operands)
-    assert list(run(ptx, launch, memory, races=True).hazards) == []
+    partial = Pointer("workspace", memory.bind("workspace", np.full(size // 8 + 1, np.nan), access="rw").address)
+    operands = GemmOperands(a, b, c, to, 0.5, -1.0, workspace=partial, imaginary=(2.0, 1.0))
+    for program, launch in kernel.steps(problem, operands):
+        ptx = compile_ptx(generate(program, problem.dtype), H200.target)
+        assert list(run(ptx, launch, memory, races=True).hazards) == []
+
+
+def _check(arrays: dict[str, Array], d: Array, n: int, conjugates: str) -> None:
     x, y, z = (array.conj() if name.lower() in conjugates else array for name, array in arrays.items())
     assert excess(d[..., :n], x, y.swapaxes(1, 2), z, alpha=0.5 + 2j, beta=-1 + 1j) <= 1
-    assert np.isnan(d[..., n]).all()
-    assert (
-        COMPLEX_GEMM.why_not(replace(problem, m=300), arch.get(arch.DEFAULT)) == f"300 x {n} elements, and 256 threads"
+    assert np.isnan(d[..., n:]).all()
+
+
+def _tiles(problem: Gemm, split: int = 1) -> list[Config]:
+    """Return each tile, with as many slices of k in blocks of their own."""
+    configs = TILED.space(problem, H200)
+    return [one.launched(SPLIT_K=split) for one in configs if one["SPLIT_K"] == 1]
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("conjugates", "aligned", "split"), [("", False, 1), ("a", True, 1), ("bc", False, 3), ("abc", True, 2)]
+)
+def test_tiled_products_have_no_races_and_stay_within(conjugates: str, aligned: bool, split: int, dtype: DType) -> None:
+    batch, m, n, k = (2, 66, 70, 82) if aligned else (2, 35, 67, 75)
+    shapes = {"A": (batch, k, m) if aligned else (batch, m, k), "B": (batch, n, k), "C": (batch, m, n)}
+    stored = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
+    arrays = stored | ({"A": stored["A"].swapaxes(1, 2)} if aligned else {})
+    pitch, align = n + 2, 16 if aligned else 8
+    problem = Gemm(
+        m, n, k, dtype, batch, a_strides=(1, m) if aligned else None, b_strides=(1, k), d_strides=(pitch, 1),
+        d_batch=m * pitch, has_c=True, conjugates=conjugates, a_align=align, d_align=align,
+    )  # fmt: skip
+    for config in _tiles(problem, split):
+        vector = 16 // dtype.itemsize
+        assert (config["A_VEC"], config["D_VEC"]) == ((vector, vector) if aligned else (1, 1))
+        d = np.full((batch, m, pitch), np.nan, dtype.numpy)
+        _run(COMPLEX_GEMM_TILED.with_config(config), problem, stored, d)
+        _check(arrays, d, n, conjugates)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("m", "n", "side", "split", "ways"), [(19, 9, 16, 40, 16), (130, 66, 64, 18, 4)])
+def test_several_threads_add_many_partial_sums(  # noqa: PLR0917 — a row of the table
+    m: int, n: int, side: int, split: int, ways: int, dtype: DType
+) -> None:
+    k = 32 * split - 1
+    shapes = {"A": (1, m, k), "B": (1, n, k), "C": (1, m, n)}
+    arrays = {name: random(i, *shape, dtype=dtype.name) for i, (name, shape) in enumerate(shapes.items())}
+    problem = Gemm(m, n, k, dtype, b_strides=(1, k), has_c=True, conjugates="bc", a_align=8, b_align=8, d_align=8)
+    kernel = COMPLEX_GEMM_TILED.with_config(
+        next(one for one in _tiles(problem, split) if one["BM"] == one["BN"] == side)
     )
+    assert kernel.programs(problem)[1].config["WAYS"] == ways
+    d = np.full((1, m, n), np.nan, dtype.numpy)
+    _run(kernel, problem, arrays, d)
+    _check(arrays, d, n, "bc")
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+def test_the_general_tile_takes_other_layouts_with_the_same_constants(dtype: DType) -> None:
+    m, n, k = 34, 66, 30
+    arrays = {name: random(i, *each, dtype=dtype.name) for i, (name, each) in enumerate(
+        {"A": (1, k, m), "B": (1, n, k), "C": (1, m, n)}.items()
+    )}  # fmt: skip
+    problem = Gemm(m, n, k, dtype, a_strides=(1, m), b_strides=(1, k), has_c=True, conjugates="b")
+    choice = choose_general(problem, H200)
+    other = choose_general(replace(problem, a_strides=None, b_strides=None, d_align=8), H200)
+    assert choice is not None
+    assert other is not None
+    assert choice.kernel.config == other.kernel.config
+    d = np.full((1, m, n), np.nan, dtype.numpy)
+    _run(choice.kernel, problem, arrays, d)
+    _check(arrays | {"A": arrays["A"].swapaxes(1, 2)}, d, n, "b")
+
+
+@pytest.mark.parametrize("dtype", [C64, C128], ids=lambda dtype: dtype.name)
+def test_a_tile_takes_the_conjugates_that_it_is_made_for(dtype: DType) -> None:
+    problem = Gemm(64, 64, 64, dtype)
+    kernel = COMPLEX_GEMM_TILED.with_config(_tiles(problem)[0])
+    for conjugates, other in (("", False), ("a", True), ("bc", True), ("abc", False), ("c", False)):
+        reason = kernel.why_not(replace(problem, conjugates=conjugates), H200)
+        assert reason == ("the constants are those of other conjugates" if other else None)
+
+
+def test_the_models_choose_between_one_launch_and_a_real_product() -> None:
+    def kernels(n: int, dtype: str, **how: Any) -> list[str]:
+        a, b, d = random(0, n, n, dtype=dtype), random(1, n, n, dtype=dtype), random(2, n, n, dtype=dtype)
+        x, y, z = (inspect(each, "x", None, PRODUCTS) for each in (a, b, d))
+        return [one.choice.kernel.entry for one in prepare(lower_complex(x, y, None, z, **how), H200)]
+
+    assert [kernels(n, "complex64") for n in (17, 128, 1024)] == [["complex_gemm_tiled"]] * 3
+    assert kernels(128, "complex128") == ["complex_gemm_tiled"]
+    assert kernels(1024, "complex128") == ["complex_copy", "hgemm"]  # tensor cores are twice as fast
+    assert kernels(16, "complex64", precision="tf32") == ["complex_gemm"]
+    assert "complex_copy" in kernels(128, "complex64", precision="tf32")
+    assert "complex_copy" in kernels(128, "complex64", batch_invariant=True)
 
 
 def test_small_products_of_tensors_take_one_launch(device: FakeGPU, tensors: Tensors) -> None:

@@ -147,10 +147,12 @@ def test_cuda_and_array_libraries_stay_where_they_belong() -> None:
 #: The folders of kernels/ that others may use, low to high; the kernels themselves know nothing of each other.
 COMMON = ("shared", "splitk", "repack", "pieces")
 #: Users of another kernel's pipeline: pieces of float32 elements that do not suffice are split in registers by warps of
-#: mma.sync, bytes are multiplied there two for one element of 16 bits, and groups have the tiles of single products.
+#: mma.sync, bytes are multiplied there two for one element of 16 bits, groups have the tiles of single products, and
+#: complex elements go through the FMA pipeline of real ones.
 BUILT_ON = {
     ("pieces", "hgemm"),
     ("igemm", "hgemm"),
+    ("complex_gemm", "gemm"),
     ("grouped", "gemm"),
     ("grouped", "hgemm"),
     ("grouped", "wgmma"),

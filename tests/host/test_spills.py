@@ -11,9 +11,10 @@ import pytest
 from lab.gemm.shapes import packed
 from matmill.arch import get
 from matmill.choose import choose, choose_from, choose_transpose_add
-from matmill.dtypes import ALL, F16, F32, F64, TRANSPOSES, DType
+from matmill.dtypes import ALL, COMPLEX, F16, F32, F64, TRANSPOSES, DType
 from matmill.dtypes import BF16 as HALF
 from matmill.jit.source import generate
+from matmill.kernels.complex_gemm import tiled
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.splitk import SPLITK_REDUCE
@@ -137,6 +138,15 @@ def test_no_tile_of_16_bit_products_spills(
         if config["SPLIT_K"] == 1:  # one binary serves all
             result = resources(generate(HGEMM.with_config(config), F16), arch.target)
             assert result.spill_stores == 0, str(config)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX.values(), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("a", "conjugates"), [(ROWS, ""), (COLUMNS, "a")])
+def test_no_tile_of_complex_products_spills(a: tuple[tuple[int, int], int], conjugates: str, dtype: DType) -> None:
+    problem = Gemm(1024, 1024, 1024, dtype, a_strides=a[0], conjugates=conjugates)
+    for config in tiled.PRODUCTION.space(problem, H200):
+        result = resources(generate(tiled.COMPLEX_GEMM_TILED.with_config(config), dtype), H200.target)
+        assert (result.spill_stores, result.stack) == (0, 0), str(config)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

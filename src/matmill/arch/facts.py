@@ -73,13 +73,15 @@ class Arch:
     def peak(self, dtype_name: str) -> float:
         """Return the peak FMA rate of sums of a type in FLOP/s: ``float32``, ``float64``, ``uint32`` or ``uint64``.
 
+        Complex types have the rates of their parts.
+
         An SM multiplies and adds 64 integers of 32 bits per clock (CUDA programming guide, "Throughput of Native
         Arithmetic Instructions"). For 64 bits a quarter of that is assumed: one wide product and two of 32 bits.
         """
         shares = {"uint32": 1.0, "uint64": 0.25}
         if dtype_name in shares:
             return shares[dtype_name] * 2 * 64 * self.sms * self.boost_hz
-        return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
+        return self.fp64_flops if dtype_name in {"float64", "complex128"} else self.fp32_flops
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
         """Return the warps of one kernel that an SM holds, relative to the most it can hold.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Generic, NamedTuple, TypeAlias, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, overload
 
 from matmill.errors import ShapeError
 from matmill.kernel import P
@@ -83,12 +83,13 @@ class SubProblem(Generic[P]):
     """One problem and the offsets at which it is to be computed.
 
     ``slots`` are those of A, B, C, D and the workspace, where stages exchange operands through the workspace: empty
-    means that each has its own.
+    means that each has its own. ``instead`` are stages that compute the same in another way, which may take less time.
     """
 
     problem: P
     offsets: Lattice
     slots: tuple[Slot, ...] = ()
+    instead: tuple[SubProblem[Any], ...] = ()
 
     @property
     def reserved(self) -> int:

@@ -1,4 +1,6 @@
-"""Complex products to real ones: copies of complex operands around the problems of a real product.
+"""Complex products as they are, or as real ones: copies of complex operands around the problems of a real product.
+
+A product as it is has complex elements and needs no copies. The cost models of a GPU choose one of the two ways.
 
 A complex matrix whose rows are contiguous is a real one with twice the columns in the same memory. Its real product
 with the other operand, of which each element is a block of 2 x 2 real ones, is the complex product, with as many
@@ -17,7 +19,7 @@ from matmill.arrays import Operand
 from matmill.kernel import ceil_div
 from matmill.lowering.axes import NO_AXIS, Axis, Slot, SubProblem, broadcast_strides, collapse, grids
 from matmill.lowering.gemm import lower_gemm
-from matmill.problem import ComplexCopy, ComplexGemm
+from matmill.problem import ComplexCopy
 
 #: The slots of A, B, C, D and the workspace among a plan's addresses.
 _A, _B, _C, _D, _WORKSPACE = range(5)
@@ -25,8 +27,8 @@ _A, _B, _C, _D, _WORKSPACE = range(5)
 _FIRST = 2**63
 #: Bytes on which rows of a copy start, and copies: enough for any kernel.
 _ROW, _COPY = 16, 256
-#: The most rows, columns and terms of products that one kernel computes without copies, and of such products.
-_SMALL, _MOST_SMALL = 16, 2**31 - 1
+#: The most rows, columns and terms of products that have a kernel of their own, for any number of them.
+_SMALL = 16
 #: Bytes that an H100 copies in the time of one launch more.
 _LAUNCH = 2**22
 
@@ -107,13 +109,43 @@ def lower_complex(
     skip_product: bool = False,
     **how: Any,
 ) -> tuple[SubProblem[Any], ...]:
-    """Return the copies and the problems that compute D = alpha * A @ B + beta * C, as :func:`lower_gemm` does.
+    """Return the problems that compute D = alpha * A @ B + beta * C, as :func:`lower_gemm` does.
 
-    ``conjugates`` names the operands whose conjugates are meant, such as ``"a"`` or ``"bc"``. A ``complex_beta`` is
-    multiplied into a copy of C, a complex alpha into the expanded operand. ``how`` are options of :func:`lower_gemm`.
+    They are one of complex elements, with what a real product needs in its stead. Sums of another precision or order
+    than usual, and wider ones, have the real product alone, but small ones any precision. ``conjugates`` names the
+    operands whose conjugates are meant, such as ``"a"`` or ``"bc"``. ``how`` are options of :func:`lower_gemm`.
     """
     if not all(d.shape):
         return ()
+    small = max(a.shape[-2:]) <= _SMALL and max(b.shape[-2:]) <= _SMALL
+    usual = small or how.get("precision", "default") == "default"
+    if not usual or how.get("batch_invariant") or a.dtype is not d.dtype or skip_product or a.shape[-1] == 0:
+        return _expanded(a, b, c, d, conjugates, complex_beta=complex_beta, skip_product=skip_product, **how)
+    product = [
+        replace(one, problem=replace(one.problem, conjugates=conjugates))
+        for one in lower_gemm(a, b, c, d, taller=not small)
+    ]
+    if small:
+        return tuple(product)
+    instead = _expanded(a, b, c, d, conjugates, complex_beta=complex_beta, **how)
+    return (replace(product[0], instead=instead),) if len(product) == 1 else instead
+
+
+def _expanded(
+    a: Operand,
+    b: Operand,
+    c: Operand | None,
+    d: Operand,
+    conjugates: str,
+    *,
+    complex_beta: bool,
+    skip_product: bool = False,
+    **how: Any,
+) -> tuple[SubProblem[Any], ...]:
+    """Return a real product and the copies around it.
+
+    A ``complex_beta`` is multiplied into a copy of C, a complex alpha into the expanded operand.
+    """
     row, column = [-2] * (len(a.shape) == 1), [-1] * (len(b.shape) == 1)
     left, right = _matrix(a, _A, row, conjugates), _matrix(b, _B, column, conjugates)
     added = None
@@ -121,9 +153,6 @@ def lower_complex(
         strides = broadcast_strides(c.shape, c.strides, len(d.shape))
         added = _matrix(c._replace(shape=d.shape, strides=strides), _C, row + column, conjugates)
     result = _matrix(d, _D, row + column)
-    small = max(*left.operand.shape[-2:], *right.operand.shape[-2:]) <= _SMALL and a.dtype is d.dtype
-    if small and a.shape[-1] > 0 and not skip_product and not how.get("batch_invariant"):
-        return _direct(left, right, added, result, conjugates)
     ways: list[_Way] = [(left, right, added, result)]
     if not how.get("batch_invariant"):  # rows of which stay rows
         ways.append((right.transposed, left.transposed, added and added.transposed, result.transposed))
@@ -151,34 +180,6 @@ def lower_complex(
     reserved = _WORKSPACE, copies.nbytes
     stages: list[SubProblem[Any]] = [*copies.stages, *multiplied, *after]
     return tuple(replace(one, slots=(*one.slots, reserved)) for one in stages)
-
-
-def _direct(
-    left: _Matrix, right: _Matrix, added: _Matrix | None, result: _Matrix, conjugates: str
-) -> tuple[SubProblem[ComplexGemm], ...]:
-    """Return small products in one launch, or in one for each of what a grid does not count."""
-    *outer, m, n = result.operand.shape
-    operands, rank = (None if one is None else one.operand for one in (left, right, added, result)), len(outer) + 2
-    strides = [(0,) * rank if one is None else broadcast_strides(one.shape, one.strides, rank) for one in operands]
-    a, b, c, d = strides
-    batch = collapse(Axis(extent, (a[i], b[i], c[i], d[i])) for i, extent in enumerate(outer))
-    dtype, k = result.operand.dtype, left.operand.shape[-1]
-    return tuple(
-        SubProblem(
-            ComplexGemm(
-                m=m,
-                n=n,
-                k=k,
-                dtype=dtype,
-                strides=tuple((own[-2], own[-1], step) for own, step in zip(strides, axis.strides, strict=True)),
-                batch=axis.extent,
-                has_c=added is not None,
-                conjugates=conjugates,
-            ),
-            offsets,
-        )
-        for axis, offsets in grids(batch, (dtype.itemsize,) * 4, most=_MOST_SMALL)
-    )
 
 
 def _cost(way: _Way, *, complex_beta: bool) -> int:

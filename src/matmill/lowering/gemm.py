@@ -135,12 +135,13 @@ def lower_gemm(
     activation: str | None = None,
     precision: str = "default",
     batch_invariant: bool = False,
+    taller: bool = True,
 ) -> tuple[SubProblem[Gemm], ...]:
     """Return the problems that compute D = activation(alpha * A @ B + beta * C + bias).
 
     ``d`` has the shape that :func:`gemm_shape` returns, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0)
     makes the inner dimension 0, so that A and B are not read. An empty result has no problems. C and D may be wider
-    than A and B.
+    than A and B. Without ``taller`` products of a batch stay apart where they share B.
 
     If B is A's transpose in the same memory, the problems have ``Gemm.gram`` and B's offsets are A's.
     """
@@ -171,7 +172,8 @@ def lower_gemm(
         precision=precision,
         slice_k=slice_terms(n, k, summed(a.dtype, d.dtype), precision) if batch_invariant else 0,
     )
-    problem, axes = _taller(problem, axes)
+    if taller:
+        problem, axes = _taller(problem, axes)
     starts = [operand.address | 16 for operand in (a, b, d)]
     a_align, b_align, d_align = alignments(problem, axes, starts)
     a_start, b_start = (

@@ -45,15 +45,19 @@ def _among(problem: Gemm, arch: Arch, tiles: Tiles | None) -> Columns:
     """Return :func:`space`, or its configurations that have one of ``tiles``."""
     tiled = shapes(problem, tiles)
     if why_not_precision(problem, promotes=True) is not None:
-        pairs = [(0, 1)][: len(tiled)]
-    else:
-        pairs = [
-            (row, slices)
-            for row, config in enumerate(tiled.configs)
-            for slices in _slices(
-                tile_count(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch
-            )
-        ]
+        return tiled.take([0][: len(tiled)], SPLIT_K=[1][: len(tiled)])
+    return sliced(tiled, problem, arch)
+
+
+def sliced(tiled: Columns, problem: Gemm, arch: Arch) -> Columns:
+    """Return tile shapes without and, for few tiles, with split-K."""
+    pairs = [
+        (row, slices)
+        for row, config in enumerate(tiled.configs)
+        for slices in _slices(
+            tile_count(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch
+        )
+    ]
     return tiled.take([row for row, _ in pairs], SPLIT_K=[slices for _, slices in pairs])
 
 

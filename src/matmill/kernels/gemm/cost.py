@@ -147,12 +147,12 @@ def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
     k_tiles = ceil_div(ceil_div(problem.k, bk), config.get("SPLIT_K", 1))
     last = per_sm % resident
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
-    steps = bk / slices
+    steps, terms = bk / slices, 1 if problem.dtype.part is None else 4
     reads = (tm + tn) / vector * steps
     loaded, stored = _moved(problem)
     outputs = bm * bn
     return Demand(
-        slots=warps * (tm * tn * steps * _SCHEDULERS * _LANES / lanes + reads),
+        slots=warps * (terms * tm * tn * steps * _SCHEDULERS * _LANES / lanes + reads),
         copies=warps * (_passes(config, "A", bm) + _passes(config, "B", bn)),
         warps=1.0 * warps,
         ahead=config["STAGES"] - 1.0,

@@ -1,4 +1,4 @@
-// Complex elements, and the factors that transposes scale them by. Complex products have real kernels.
+// Complex elements, and the factors that transposes and products scale them by.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
