@@ -23,7 +23,7 @@ from matmill.arrays import ALLOCATE, Operand
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.dispatch.measured import decisions
-from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
+from matmill.dispatch.validate import NO_OPTIONS, Operation, Request, choose_backend, validate
 from matmill.jit import background
 from matmill.jit.background import Arrival
 from matmill.lowering import Shape, SubProblem
@@ -208,7 +208,9 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     # Requests and operands are unpacked at once: field by field takes half as long again.
     operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
-    if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _together(bias, a))):
+    if not mixed and (
+        library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _goes_with(bias, a, operation))
+    ):
         return ()
     result = dtype if options is NO_OPTIONS else request.result_type
     if c is not None:
@@ -251,9 +253,10 @@ def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
     return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
 
 
-def _together(x: Operand, y: Operand) -> bool:
-    """Tell whether two operands are of one library and on one device."""
-    return x.library == y.library and x.device == y.device
+def _goes_with(bias: Operand, a: Operand, operation: Operation) -> bool:
+    """Tell whether a bias is of A's library, on its device and, unless it is something else, of its type."""
+    alike = bias.dtype is a.dtype or operation.third != "bias"
+    return alike and bias.library == a.library and bias.device == a.device
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:

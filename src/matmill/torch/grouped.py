@@ -59,8 +59,8 @@ def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 
 def of_groups(a: Any) -> bool:
-    """Tell whether a product has several matrices as ``a``: a list of them, or a nested tensor."""
-    return type(a) in {list, tuple} or getattr(a, "is_nested", False) is True
+    """Tell whether a product has several matrices as ``a``: a list of them, or a nested tensor of them."""
+    return type(a) in {list, tuple} or (getattr(a, "is_nested", False) is True and a.dim() == 3)
 
 
 def matmul(a: Any, b: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def jagged_matmul(a: Any, b: Any) -> Any:
 
     ``b`` is (groups, k, n), or (k, n) for all. Raises :class:`~matmill.errors.ArgumentError` for other tensors.
     """
-    jagged = a.layout is torch.jagged and a.dim() == 3 and a._ragged_idx == 1  # noqa: SLF001 — torch has no public name
+    jagged = a.layout is torch.jagged and a._ragged_idx == 1  # noqa: SLF001 — torch has no public name
     if not jagged or a.lengths() is not None or b.is_nested:
         raise ArgumentError(
             argument="a, b",
