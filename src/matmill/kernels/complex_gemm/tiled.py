@@ -16,7 +16,7 @@ from matmill.kernels.gemm import sliced
 from matmill.kernels.gemm.cost import explain, least
 from matmill.kernels.gemm.tiles import TILE, copies, shared_bytes, threads, tile, why_not
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values, workspace
-from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
+from matmill.kernels.shared.tiled import STRIDED, geometry, strided_values, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, why_not_split
 from matmill.launch import Argument
 from matmill.parameters import Parameters
@@ -74,11 +74,7 @@ def _general(problem: Gemm, _arch: object) -> Config:
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
-    return Geometry(
-        grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
-        block=(threads(config), 1, 1),
-        dynamic_shared=config["SHARED_BYTES"],
-    )
+    return geometry(problem, config, int(threads(config)))
 
 
 def _factors(problem: Gemm, operands: GemmOperands) -> dict[str, Argument | float]:

@@ -14,7 +14,7 @@ from matmill.config import Columns, Config, Tiles
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.gemm.cost import explain, least
 from matmill.kernels.gemm.tiles import TILE, TILES, shapes, threads, why_not, with_vector_widths
-from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
+from matmill.kernels.shared.tiled import STRIDED, geometry, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
 from matmill.lowering import is_long
@@ -105,12 +105,7 @@ def general(problem: Gemm, _arch: Arch) -> Config | None:
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
-    return Geometry(
-        grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
-        block=(threads(config), 1, 1),
-        dynamic_shared=config["SHARED_BYTES"],
-        even=True,
-    )
+    return geometry(problem, config, int(threads(config)))
 
 
 def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:

@@ -28,7 +28,7 @@ from matmill.kernels.hgemm.tiles import shaped as shapes
 from matmill.kernels.hgemm.tiles import shapes as tile_shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.tensor_cores import splits_float32
-from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
+from matmill.kernels.shared.tiled import STRIDED, geometry, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import (
     SPLITK_REDUCE,
     batch_invariant_slices,
@@ -103,12 +103,7 @@ def _sums_in_slices(problem: Gemm, config: Config) -> bool:
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
-    return Geometry(
-        grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
-        block=(threads(config), 1, 1),
-        dynamic_shared=config["SHARED_BYTES"],
-        even=True,
-    )
+    return geometry(problem, config, int(threads(config)))
 
 
 def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from matmill.config import Config, Configs
-from matmill.kernel import GemmOperands, ceil_div
+from matmill.kernel import GemmOperands, Geometry, ceil_div
 from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values, workspace
 from matmill.launch import Value
 from matmill.parameters import Parameters
@@ -20,6 +20,12 @@ LONGEST = 2**31 - 1024
 def tile_count(problem: Gemm, config: Configs) -> Any:
     """Count the tiles of D in one product of the batch."""
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+
+
+def geometry(problem: Gemm, config: Config, threads: int) -> Geometry:
+    """Return the launch of a block per tile of D, product of the batch and slice of k."""
+    grid = (tile_count(problem, config), problem.batch, config["SPLIT_K"])
+    return Geometry(grid, (threads, 1, 1), config["SHARED_BYTES"], even=True)
 
 
 def work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
