@@ -145,6 +145,9 @@ def test_scalars_and_out(on: Executor) -> None:
     verify("rows", -2 * a, b, out[:, ::2], ends)
     assert np.isnan(out[:, 1::2]).all()
     assert not matmill.grouped_mm(a * np.nan, b, ends, alpha=0, executor=on).any()
+    nobody = matmill.grouped_mm(a, b[:0], np.zeros(0, np.int64), executor=on)
+    assert nobody.shape == (21, 6)
+    assert not nobody.any()
     for left, right, shape in (((0, 8), (2, 8, 6), (0, 6)), ((3, 0), (0, 6), (2, 3, 6)), ((2, 3, 4), (4, 0), (3, 0))):
         x, y = np.ones(left, np.float32), np.ones(right, np.float32)
         empty = matmill.grouped_mm(x, y, np.array([0, 0]), executor=on)
@@ -168,6 +171,8 @@ def test_refusals(a: Any, b: Any, offsets: Any, error: type[MatmillError], words
         matmill.grouped_mm(x, y, offsets, executor="cpu")
     with pytest.raises(DTypeError, match="b: got dtype float64; wanted a's float32"):
         matmill.grouped_mm(np.zeros((4, 3), np.float32), np.zeros((2, 3, 5)), np.array([1, 2]), executor="cpu")
+    with pytest.raises(DTypeError, match=r"numpy.asarray\(offsets, dtype='int64'\)"):
+        matmill.grouped_mm(x, y, [1, 2], executor="cpu")
     with pytest.raises(DTypeError, match="complex64"):
         matmill.grouped_mm(np.zeros((4, 3), np.complex64), np.zeros((2, 3, 5), np.complex64), np.array([1, 2]))
 

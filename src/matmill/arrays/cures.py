@@ -25,6 +25,8 @@ def cure(x: object, argument: str) -> str:
 
     >>> cure([1.0, 2.0], "a")
     "Convert it first: numpy.asarray(a, dtype='float32')."
+    >>> cure([2, 5], "offsets")
+    "Convert it first: numpy.asarray(offsets, dtype='int64')."
     """
     if any(base.__module__.startswith(("dask.dataframe", "dask_expr")) for base in type(x).__mro__):
         return f"Pass {argument}.compute().to_numpy()."
@@ -34,4 +36,5 @@ def cure(x: object, argument: str) -> str:
         return f"Pass {remedy.format(argument)}."
     if x is None:
         return "Pass an array."
-    return f"Convert it first: numpy.asarray({argument}, dtype='float32')."
+    kind = "int64" if argument == "offsets" else "float32"
+    return f"Convert it first: numpy.asarray({argument}, dtype='{kind}')."

@@ -174,7 +174,7 @@ def _why_not_tma(problem: Gemm, arch: Arch) -> str | None:
     missing = wgmma_tiles.why_not_wgmma(problem, arch) or why_not_extents(problem)
     if missing is not None:
         return missing
-    if 0 in {problem.m, problem.n, problem.k}:
+    if 0 in {problem.m, problem.n, problem.k, problem.batch}:
         return "TMA loads from matrices that have elements"
     unaligned = wgmma_tiles.unaligned(problem)
     return f"TMA needs rows of {unaligned[0]} that are contiguous and start on 16 bytes" if unaligned else None
