@@ -124,3 +124,8 @@ def test_a_copy_by_another_warp_counts_from_when_it_could_be_issued() -> None:
         wait("full"), f"@first mbarrier.arrive.shared::cta.b64 state, [other]; {wait('full')}"
     )
     assert counted(late) == (1, 0, 512, 0, 0)
+
+
+def test_a_wait_without_a_number_leaves_nothing_in_flight() -> None:
+    # ptxas would refuse it; the emulator also runs kernels of which a token is lost.
+    assert counted(f"{GROUP} cp.async.wait_group;") == counted(f"{GROUP} cp.async.wait_group 0;")

@@ -18,7 +18,8 @@ _CASE = Case(
 )  # fmt: skip
 _LOOP, _PRODUCER = "kernels/wgmma/mainloop.cuh", "kernels/wgmma/producer.cuh"
 _EPILOGUE = "kernels/wgmma/epilogue.cuh"
-_FULL = "    ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);\n    ptx::wgmma_fence();\n"
+_ARRIVED = "    arrived(shared.stages + slot.stage * Tile::STAGE_BYTES, step);\n    ptx::wgmma_fence();\n"
+_FULL = f"    ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);\n{_ARRIVED}"
 _STEP = "    operands.multiply(sums, others, step > 0);\n"
 _NOTHING_IN_FLIGHT = "  issued();\n  ptx::wgmma_wait<0>();\n"
 _EMPTY = "    ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);\n"
@@ -41,7 +42,7 @@ class Mistake:
 
 
 MISTAKES = (
-    Mistake("no wait for a full stage", (_LOOP, _FULL + _STEP, "    ptx::wgmma_fence();\n" + _STEP), ("race",)),
+    Mistake("no wait for a full stage", (_LOOP, _FULL + _STEP, _ARRIVED + _STEP), ("race",)),
     Mistake("no wait for an empty stage", (_PRODUCER, _EMPTY, ""), ("race",)),
     Mistake("a stage released a step early", (_LOOP, "    ptx::wgmma_wait<1>();\n", ""), ("race",)),
     Mistake("the last stage never released", (_LOOP, f"  pin<Tile>(sums);\n{_RELEASE}", "  pin<Tile>(sums);\n}\n"),

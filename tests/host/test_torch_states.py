@@ -165,7 +165,7 @@ def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Ex
         refused = None if out is None else getattr(out, home)[1]
         return () if out is None else (ArgumentError,) if out is lazy else (refused or DTypeError, DTypeError)
     result = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
-    if home == "torch" and out is not None and any(state.recorded for state in kinds):
+    if home == "torch" and out is not None and (out is lazy or any(state.recorded for state in kinds)):
         result.append(ArgumentError)
     errors = tuple(error for error in result if error is not None)
     return errors[:1] if home == "core" and lazy not in kinds else errors

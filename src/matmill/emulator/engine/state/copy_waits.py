@@ -170,5 +170,5 @@ class CopyWaits:
 
 def _most_allowed(instructions: Sequence[Instruction]) -> int:
     """Return the most groups that any ``cp.async.wait_group`` of a program leaves in flight."""
-    waits = [i.operands[0] for i in instructions if i.name == "cp" and {"async", "wait_group"} <= set(i.modifiers)]
-    return max((int(each.value) for each in waits if isinstance(each, Immediate)), default=0)
+    waits = (i.operands[:1] for i in instructions if i.name == "cp" and {"async", "wait_group"} <= set(i.modifiers))
+    return max((int(each.value) for operands in waits for each in operands if isinstance(each, Immediate)), default=0)
