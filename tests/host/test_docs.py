@@ -17,6 +17,8 @@ import pytest
 from lab.doors import with_screens
 from lab.front_page import OUTPUT, SPEEDS, between, package_page, with_four_speeds, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
+from lab.groups_page import MARKS as GROUPS
+from lab.groups_page import measured_groups, recorded_groups
 from lab.pages import hgemm_page, inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.pictures import PICTURES, Picture
 from lab.programs_page import recorded_programs, with_programs
@@ -148,6 +150,11 @@ def test_the_index_has_every_page() -> None:
 def test_terms_that_libraries_lose_are_those_recorded() -> None:
     text = (ROOT / "docs" / "correctness.md").read_text(encoding="utf-8")
     assert text == between(text, MARKS, library_tails(recorded_tails(RESULTS))), "run `make docs`"
+
+
+def test_the_speeds_of_groups_are_those_of_the_record() -> None:
+    text = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+    assert text == between(text, GROUPS, measured_groups(recorded_groups(RESULTS))), "run `make docs`"
 
 
 def test_the_page_of_the_package_is_the_readme_without_links_into_the_repository() -> None:
