@@ -84,14 +84,9 @@ def _at_once(
 ) -> list[Any] | None:
     """Return the products by one launch for each table of groups, or None where each is computed for itself."""
     named = None if stream is None else resolve_stream(stream)
-    if (
-        named is None
-        and executor is None
-        and type(alpha) in {int, float}
-        and (beta is None or type(beta) in {int, float})
-    ):
+    if named is None and executor is None:
         with suppress(IllegalConfigError):
-            results = _of_torch(groups, (float(alpha), float(beta or 0)))
+            results = _of_torch(groups, alpha, beta)
             if results is not None:
                 return results
 
@@ -103,7 +98,7 @@ def _at_once(
     first = known[0][0] if known else None
     if first is None or first.dtype.name not in ELEMENTS:
         return None
-    by = factor(alpha, "alpha", first.dtype).real, factor(beta or 0.0, "beta", first.dtype).real
+    by = _factors(alpha, beta, first.dtype)
     if not all(_fits(first, *group, added=beta is not None and by[1] != 0) for group in known):
         return None
     arrays = [a for a, _, _ in groups]
@@ -116,7 +111,12 @@ def _at_once(
     return None
 
 
-def _of_torch(groups: Sequence[_Arrays], by: tuple[float, float]) -> list[Any] | None:
+def _factors(alpha: Any, beta: Any, dtype: DType) -> tuple[float, float]:
+    """Return the numbers that scale products and addends; those of integers are whole."""
+    return factor(alpha, "alpha", dtype).real, factor(beta or 0.0, "beta", dtype).real
+
+
+def _of_torch(groups: Sequence[_Arrays], alpha: Any, beta: Any) -> list[Any] | None:
     """Do as :func:`_on_gpu` for plain tensors on the current stream, or return None where any needs another look.
 
     The checks are those of :mod:`matmill.dispatch.fast_path`. They take a fraction of the time of operands.
@@ -125,10 +125,12 @@ def _of_torch(groups: Sequence[_Arrays], by: tuple[float, float]) -> list[Any] |
     first: Any = groups[0][0] if groups else None
     if type(first) not in torch.classes or not first.is_cuda or torch.tracing() or torch.forward_ad._current_level >= 0:  # noqa: SLF001 — as there
         return None
-    kind, device, recording, added = first.dtype, first.get_device(), torch.recording(), by[1] != 0
+    kind, device, recording = first.dtype, first.get_device(), torch.recording()
     dtype = torch.dtypes.get(kind)
     if dtype is None or dtype.name not in ELEMENTS:
         return None
+    by = _factors(alpha, beta, dtype)
+    added = by[1] != 0
     rows, results = [], []
     for a, b, c in groups:
         if added != (c is not None):
