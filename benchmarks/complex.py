@@ -8,18 +8,15 @@ GPU and torch. ``--device cpu`` times small products on the host, as a trial.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from lab.tensors import needs_torch, random_operands
-from matmill.bench.environment import describe
+from lab.records import beside_torch
+from lab.tensors import random_operands
 from matmill.dispatch.plan_cache import completed
 from matmill.dtypes import COMPLEX
 from matmill.jit.compile import compile_source
@@ -80,9 +77,10 @@ def compile_all(every: Sequence[Task], gpu: GPU) -> None:
         list(pool.map(lambda source: compile_source(source, gpu.arch.target), sources))
 
 
-def measure(every: Sequence[Task], device: str) -> Iterator[dict[str, Any]]:
+def measure(device: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each product: what it is, its kernels, seconds of matmill and of torch, and its error."""
     torch, timer = import_module("torch"), import_module("torch.utils.benchmark").Timer
+    every = list(tasks(2**40 if device == "cuda" else 2**22))
     if device == "cuda":
         compile_all(every, GPU.get(0))
     for one in every:
@@ -107,13 +105,4 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    arguments = parser.parse_args()
-    needs_torch()
-    record = list(measure(list(tasks({"cuda": 2**40, "cpu": 2**22}[arguments.device])), arguments.device))
-    print(*summary(record), sep="\n")
-    document = json.dumps({"environment": describe(gpu=arguments.device == "cuda"), "rows": record}, indent=1)
-    arguments.out.write_text(document + "\n", encoding="utf-8")
-    raise SystemExit(any(row["excess"] > 1 for row in record))
+    beside_torch(__doc__, measure, summary)

@@ -8,19 +8,15 @@ compared with float64. Needs a GPU and torch. ``--device cpu`` computes small ca
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 import matmill
-from lab.tensors import needs_torch
-from matmill.bench.environment import describe
+from lab.records import beside_torch
 from matmill.dtypes import ALL
 
 _SEED, _ROUNDS, _CALLS = 51, 7, 20
@@ -76,8 +72,8 @@ def cases(device: str) -> Iterator[Case]:
     yield Case("many small", "rows", 256, 0, 16, (100, 50), "float16")
 
 
-def places(offsets: Any) -> list[slice]:
-    """Return the places of each group."""
+def bounds(offsets: Any) -> list[slice]:
+    """Return the rows (or columns, or terms) of each group."""
     ends = offsets.tolist()
     return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -123,7 +119,7 @@ def wall_seconds(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], Any]
 def ways(one: Case, a: Any, b: Any, offsets: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the ways to compute a case by name, of those that take it."""
     torch = import_module("torch")
-    products = pairs(one, a, b, places(offsets))
+    products = pairs(one, a, b, bounds(offsets))
     grouped_mm = getattr(torch.nn.functional, "grouped_mm", None)
     yield "matmill", partial(matmill.grouped_mm, a, b, offsets)
     yield "matmill, lists", partial(matmill.matmul, [x for x, _ in products], [y for _, y in products])
@@ -138,7 +134,7 @@ def measure(device: str) -> Iterator[dict[str, Any]]:
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     for one in cases(device):
         a, b, offsets = one.operands(device)
-        groups = places(offsets)
+        groups = bounds(offsets)
         products = pairs(one, a, b, groups)
         calls, refused, worst = {}, {}, 0.0
         for name, call in ways(one, a, b, offsets):
@@ -174,13 +170,4 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    arguments = parser.parse_args()
-    needs_torch()
-    record = list(measure(arguments.device))
-    print(*summary(record), sep="\n")
-    document = json.dumps({"environment": describe(gpu=arguments.device == "cuda"), "rows": record}, indent=1)
-    arguments.out.write_text(document + "\n", encoding="utf-8")
-    raise SystemExit(any(row["excess"] > 1 for row in record))
+    beside_torch(__doc__, measure, summary)

@@ -6,12 +6,15 @@ appended as they come: a run that is stopped leaves all that it has measured, an
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.tensors import needs_torch
+from matmill.bench.environment import describe
 from matmill.errors import ArgumentError
 from matmill.ladders.runner.results import finite
 
@@ -89,6 +92,28 @@ def by_line(record: Mapping[str, Any], name: str) -> str:
     head = {key: value for key, value in record.items() if key != name}
     entries = ",\n  ".join(json.dumps(finite(entry)) for entry in record[name])
     return f'{json.dumps(finite(head))[:-1]},\n "{name}": [\n  {entries}\n]}}\n'
+
+
+def beside_torch(
+    document: str | None,
+    measure: Callable[[str], Iterable[dict[str, Any]]],
+    summary: Callable[[Sequence[Mapping[str, Any]]], Iterable[str]],
+) -> None:
+    """Run a script that compares with torch: measure on ``--device``, print a summary and write ``--out``.
+
+    ``document`` describes the script. A row's ``excess`` is its largest error over the bound. Exits with 1 where one
+    is beyond 1. Raises :class:`~matmill.errors.ArgumentError` where torch is not installed.
+    """
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments = parser.parse_args()
+    needs_torch()
+    rows = list(measure(arguments.device))
+    print(*summary(rows), sep="\n")
+    text = json.dumps({"environment": describe(gpu=arguments.device == "cuda"), "rows": rows}, indent=1)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
+    raise SystemExit(any(row["excess"] > 1 for row in rows))
 
 
 #: The field of a comparison's row that holds the median of single calls, in seconds.

@@ -104,8 +104,7 @@ class Lists(torch.autograd.Function):  # type: ignore[misc] # torch may be absen
     def forward(*tensors: Any) -> tuple[Any, ...]:
         """Return a product of each pair."""
         half = len(tensors) // 2
-        with torch.no_grad():
-            return tuple(ops.matmul([x.detach() for x in tensors[:half]], [x.detach() for x in tensors[half:]]))
+        return tuple(ops.matmul(tensors[:half], tensors[half:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 — torch's signature

@@ -159,9 +159,14 @@ GROUPED: Kernel[Grouped] = Kernel(
 )
 
 
-def _wgmma_geometry(problem: Grouped, config: Config) -> Geometry:
-    blocks = min(config["SMS"], _most_tiles(problem, config))
+def _persistent(config: Config, tiles: int) -> Geometry:
+    """Return the launch of a block per SM, or per tile where these are fewer."""
+    blocks = min(config["SMS"], tiles)
     return Geometry((blocks, 1, 1), (wgmma_tiles.threads(config), 1, 1), config["SHARED_BYTES"])
+
+
+def _wgmma_geometry(problem: Grouped, config: Config) -> Geometry:
+    return _persistent(config, _most_tiles(problem, config))
 
 
 def _wgmma_arguments(problem: Grouped, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
@@ -226,8 +231,7 @@ def _room(problem: Listed, tables: tuple[int, ...]) -> int:
 
 
 def _mapped_geometry(problem: Listed, config: Config) -> Geometry:
-    blocks = min(config["SMS"], _tabled(problem, config)[1])
-    return Geometry((blocks, 1, 1), (wgmma_tiles.threads(config), 1, 1), config["SHARED_BYTES"])
+    return _persistent(config, _tabled(problem, config)[1])
 
 
 @lru_cache(maxsize=1024)
