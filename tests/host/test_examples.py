@@ -85,6 +85,15 @@ def test_what_is_not_installed_is_named_with_its_requirement(code: str, missing:
     assert words in done.stderr.splitlines()[-1]
 
 
+def test_the_suite_is_collected_without_optional_packages() -> None:
+    absent = ("torch", "jax", "cupy", "dask", "numba", "triton")
+    code = f"import pytest, sys; sys.modules.update(dict.fromkeys({absent})); sys.exit(pytest.main(sys.argv[1:]))"
+    folders = [str(EXAMPLES.parent / "tests" / name) for name in ("distributed", "gpu", "jax_programs", "pytorch")]
+    command = [sys.executable, "-c", code, "--collect-only", "-qp", "no:cacheprovider", *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 def test_ranks_alone_say_how_they_are_started() -> None:
     pytest.importorskip("torch")
     words = [sys.executable, str(EXAMPLES / "gram_over_ranks.py")]

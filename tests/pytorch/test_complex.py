@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from itertools import product
 from typing import Any
 
 import pytest
-import torch
 
 import matmill
-import matmill.torch as mt
 from matmill.dtypes import COMPLEX
 from matmill.errors import ArgumentError, DTypeError
 from matmill.settings import Executor
 from support.complex_product import excess
+
+torch: Any = pytest.importorskip("torch")
+mt: Any = import_module("matmill.torch")
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda x: x,
@@ -27,8 +29,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 def random(seed: int, *shape: int, dtype: str) -> Any:
     """Draw a tensor of normal complex numbers."""
-    kind: torch.dtype = getattr(torch, dtype)
-    return torch.randn(*shape, dtype=kind, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, dtype=getattr(torch, dtype), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("executor", ["cpu", "emulator"])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
-import torch
 
 import matmill
-import matmill.torch as mt
 from matmill.errors import ArgumentError, DTypeError, ShapeError
+
+torch: Any = pytest.importorskip("torch")
+mt: Any = import_module("matmill.torch")
 
 ENDS = torch.tensor([2, 2, 7])
 #: Shapes of both operands: groups of rows, of terms, of columns. Two places behind the last group are nobody's.
 SHAPES = {"rows": ((9, 4), (3, 4, 5)), "terms": ((4, 9), (9, 5)), "columns": ((3, 4, 5), (5, 9))}
 
 
-def pair(form: str, dtype: torch.dtype = torch.double) -> tuple[Any, Any]:
+def pair(form: str, dtype: Any = torch.double) -> tuple[Any, Any]:
     """Draw operands that record derivatives."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(*shape, dtype=dtype, generator=generator) for shape in SHAPES[form])
@@ -116,8 +118,7 @@ def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="activation: got 'relu'; wanted no such argument"):
         mt.matmul([a], [b[0]], activation="relu")
     jagged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
-    starts, lengths = torch.tensor([0, 1]), torch.tensor([2, 1])
-    holes = torch.nested.narrow(torch.randn(2, 3, 4), 1, starts, lengths, layout=torch.jagged)
+    holes = torch.nested.narrow(torch.randn(2, 3, 4), 1, *torch.tensor([[0, 1], [2, 1]]), layout=torch.jagged)
     others = (jagged.transpose(1, 2), torch.randn(2, 3, 5)), (holes, torch.randn(2, 4, 5))
     for left, right in ((jagged, jagged), *others):
         with pytest.raises(ArgumentError, match="Use lists of matrices"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
-import torch
 
 import matmill
-import matmill.torch as mt
 from support.integers import INTEGERS, exact, random
+
+torch: Any = pytest.importorskip("torch")
+mt: Any = import_module("matmill.torch")
 
 
 @pytest.mark.parametrize("name", INTEGERS)
