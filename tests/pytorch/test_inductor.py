@@ -35,6 +35,7 @@ config: Any = import_module("torch._inductor.config")
 caches: Any = import_module("torch._functorch.config")
 custom: Any = import_module("torch._inductor.custom_graph_pass")
 pad_mm: Any = import_module("torch._inductor.fx_passes.pad_mm")
+import_module("torch._inductor.compile_fx")  # where it is imported, sessions enter Inductor at once
 F: Any = torch.nn.functional
 ROOT = Path(__file__).parents[2]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -609,14 +610,12 @@ def _match(operator: Any, *tensors: Any, computed: bool = False, **kwargs: Any) 
 
 def test_products_beside_padded_ones(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     aten = torch.ops.aten
-    fakes = import_module("torch._subclasses.fake_tensor").FakeTensorMode()
+    mode = import_module("torch._subclasses.fake_tensor").FakeTensorMode
     symbols = import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv()
-    with fakes:
+    with mode():
         a, b, row = torch.empty(6, 7), torch.empty(7, 5), torch.empty(5)
         elsewhere = torch.empty(6, 7, device="meta"), torch.empty(7, 5, device="meta")
-    symbolic = (
-        import_module("torch._subclasses.fake_tensor").FakeTensorMode(shape_env=symbols).from_tensor(torch.empty(6, 7))
-    )
+    symbolic = mode(shape_env=symbols).from_tensor(torch.empty(6, 7))
     pads = [True]
     monkeypatch.setattr(pad_mm, "should_pad", lambda *_arguments: pads[0])
 
